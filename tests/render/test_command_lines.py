@@ -226,3 +226,14 @@ def test_the_kubelet_leaves_a_gateway_the_longest_drain_that_its_settings_may_as
     drain_s = parse_gateway(settings(one)).drain_timeout_s
     pod = gateway.objects(one, IMAGES)[-1]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > drain_s + gateway.DEREGISTER_S
+
+
+@pytest.mark.parametrize(
+    ("timeout", "grace_s"),
+    [("40s", 75), ("60s", 75), ("61s", 315), ("300s", 315), ("10m", 915), ("1h", 3615)],
+)
+def test_a_namespace_waits_for_gateways_as_long_as_drains_like_theirs_need(timeout, grace_s):
+    """Kubernetes waits for half of the longest grace of its pods, also when all have gone."""
+    one = fleet(drain={"timeout": timeout})
+    pod = gateway.objects(one, IMAGES)[-1]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == grace_s

@@ -252,7 +252,7 @@ def another_operator(patch: pytest.MonkeyPatch) -> None:
     for module in (revision, kept_images):
         patch.setattr(module, "TEMPLATES", (99,))
     patch.setattr(workload, "GRACE_MARGIN_S", 77)
-    patch.setattr(gateway, "GRACES_S", (3677, 99_999))
+    patch.setattr(gateway, "GRACE_MARGIN_S", 77)
 
 
 SHAPES: list[dict[str, Any]] = [
@@ -293,7 +293,7 @@ async def test_the_next_edit_renders_pods_as_the_operator_of_now_does(
     found = templates_of(store)
     new = {name for name in found if name not in old} | {"chat-gateway"}
     assert len(new) == 2
-    assert all("177" in str(found[name]) or "3677" in str(found[name]) for name in new)
+    assert all("177" in str(found[name]) or "382" in str(found[name]) for name in new)
 
 
 async def test_pods_of_the_newer_operator_stay_when_the_older_one_comes_back(

@@ -50,17 +50,20 @@ from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.render.pods.kept import annotation, settings_of
 from argosy_operator.render.pods.overlay import lay_over
 
-TEMPLATE = 3
+TEMPLATE = 4
 """Number of the pod template that this module writes. Raise it with every change of the template,
 or an upgrade of the operator replaces running gateways."""
 FLAGS_TEMPLATE = 1
 """The template before design 0028: its pods have the settings as arguments. Gateways that have it
 keep it as long as they keep their image, which may know no other way."""
 CONTAINER = "gateway"
-GRACES_S = (3600, 25 * 3600)
-"""How long the kubelet waits for a gateway at most, s. The gateway ends itself after the drain time
-of then, which may change while it runs and this may not. An hour holds the drains of most fleets;
-the other holds every drain that a spec can ask for."""
+DRAINS_S = (60, 300, 900, 3600, 24 * 3600)
+"""Drain times that pods are made for, s: the kubelet waits for the least that holds that of the
+spec. The gateway ends itself after the drain time of then, which may change while it runs and the
+pod's may not, so an edit replaces gateways only if it leads over one of these. Kubernetes waits for
+the end of a namespace as long as half of the longest grace of its pods, however early they have
+gone: for a drain of an hour that is half an hour, for the default of 300 s less than three
+minutes."""
 
 
 def objects(
@@ -269,10 +272,10 @@ def _deployment(
 
 def _grace_s(fleet: ServingDeployment, number: int) -> int:
     """From a pod's deletion to SIGKILL, s."""
-    least_s = DEREGISTER_S + _drain_s(fleet) + GRACE_MARGIN_S
-    if number == FLAGS_TEMPLATE:
-        return least_s
-    return next(grace_s for grace_s in GRACES_S if grace_s >= least_s)
+    drain_s = _drain_s(fleet)
+    if number != FLAGS_TEMPLATE:
+        drain_s = next(longest_s for longest_s in DRAINS_S if longest_s >= drain_s)
+    return DEREGISTER_S + drain_s + GRACE_MARGIN_S
 
 
 def _drain_s(fleet: ServingDeployment) -> int:
