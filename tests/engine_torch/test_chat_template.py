@@ -112,14 +112,8 @@ def test_a_clients_arguments_reach_the_template():
     assert render(source, arguments={"enable_thinking": False}) == "quick"
 
 
-def test_parts_of_text_are_one_text_and_a_part_without_any_adds_nothing():
-    parts = [{"type": "text", "text": "a"}, {"text": "b"}, {"type": "text"}]
-    source = "{{ messages[0].content }}"
-    assert render(source, [{"role": "user", "content": parts}]) == "ab"
-    assert render(source, [{"role": "user", "content": None}]) == ""
-    image = [{"type": "image_url", "image_url": "x"}]
-    with pytest.raises(ChatTemplateError, match="reads text only"):
-        render(source, [{"role": "user", "content": image}])
+def test_a_content_of_null_is_an_empty_text():
+    assert render("{{ messages[0].content }}", [{"role": "user", "content": None}]) == ""
 
 
 def test_the_generation_prompt_can_be_left_out():

@@ -146,6 +146,31 @@ def test_a_template_can_name_the_special_tokens(tmp_path):
     assert read.chat_text([]) == "<s> </s> <unk> <pad>"
 
 
+NAMED = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "with tools"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+def test_a_chat_with_tools_has_the_template_that_the_model_names_for_it(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    read = made.read(made.byte_level(), tmp_path, chat_template=NAMED)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    hi = [{"role": "user", "content": "hi"}]
+    for tools in ([], TOOLS):
+        shown = theirs.apply_chat_template(hi, tools=tools or None, tokenize=False)
+        assert read.chat_text(hi, tools=tools) == shown
+    assert read.chat_text(hi, tools=TOOLS) == "with tools"
+    assert read.info["chat_template"] == "plain"
+
+
+def test_templates_by_name_can_be_files(tmp_path):
+    made.read(made.byte_level(), tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("plain")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    read = HfTokenizer(tmp_path)
+    assert [read.chat_text([], tools=tools) for tools in ([], TOOLS)] == ["plain", "with tools"]
+
+
 def test_without_a_chat_template_the_client_is_told_what_to_call(tmp_path):
     with pytest.raises(ChatTemplateError) as failure:
         made.read(made.byte_level(), tmp_path).chat_text([{"role": "user", "content": "a"}])

@@ -58,13 +58,15 @@ class Tokenizer(Protocol):
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,
         tools: Sequence[dict[str, Any]] = (),
     ) -> str:
         """The prompt of a chat; ChatTemplateError if the messages do not fit the model's template.
 
-        `arguments` are the client's own for the template, which may read some and not others.
-        `tools` are shown as the client wrote them.
+        `messages` and `tools` are as the client wrote them. `arguments` are the client's own for
+        the template, which may read some and not others. With `continue_final_message` the prompt
+        ends within the last message.
         """
         ...
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from argosy_engine.text.grammars import TokenGrammars
+from argosy_engine.text.messages import Reads, prepare
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -40,10 +41,13 @@ class ByteTokenizer:
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,  # noqa: ARG002
+        continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,  # noqa: ARG002
         tools: Sequence[dict[str, Any]] = (),  # noqa: ARG002
     ) -> str:
-        return "".join(f"{m.get('role')}: {m.get('content')}\n" for m in messages)
+        shown = prepare(messages, Reads())
+        text = "".join(f"{m.get('role')}: {m.get('content')}\n" for m in shown)
+        return text.removesuffix("\n") if continue_final_message else text
 
     def new_detokenizer(
         self,

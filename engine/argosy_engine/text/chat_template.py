@@ -16,11 +16,13 @@ from jinja2.parser import Parser
 from jinja2.sandbox import safe_range
 
 from argosy_engine.errors import ChatTemplateError
+from argosy_engine.text.messages import Message, find_reads, prepare, prepare_tools
 from argosy_engine.text.sandbox import MOST_CHARACTERS, Sandbox, over
 
 __all__ = ["ChatTemplate"]
 
 _LONGEST_TIME = 1000
+_MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers has it
 _MOST_TURNS = 1_000_000  # of all loops over `range` in one rendering: some tenths of a second
 
 
@@ -38,42 +40,91 @@ class ChatTemplate:
         environment.bound_filter("tojson", _to_json)
         self._template = environment.from_string(source)
         self._tokens = tokens
+        literals = environment.parse(source).find_all(nodes.Const)
+        with over():
+            self._reads = find_reads(
+                self._try, names_developer=any(one.value == "developer" for one in literals)
+            )
 
     def render(
         self,
-        messages: Sequence[dict[str, Any]],
+        messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,
-        tools: Sequence[dict[str, Any]] = (),
+        tools: Sequence[Message] = (),
     ) -> str:
         """The prompt of `messages`; `arguments` are the client's own for the template.
 
-        ChatTemplateError when the template refuses them, fails, or writes without end.
+        With `continue_final_message` it ends within the last message. ChatTemplateError when the
+        template refuses them, fails, or writes without end.
         """
-        names = {
-            **(arguments or {}),
-            **self._tokens,
-            "messages": [_with_plain_text(message) for message in messages],
-            "tools": list(tools) or None,  # and not undefined: templates ask `is not none`
-            "documents": None,
-            "add_generation_prompt": add_generation_prompt,
-            "range": _bounded_range(),
-        }
-        parts: list[str] = []
-        size = 0
         try:
+            shown = prepare(messages, self._reads)
+            last = _mark_end(shown) if continue_final_message else None
             with over():
-                for part in self._template.generate(names):
-                    parts.append(part)
-                    size += len(part)
-                    if size > MOST_CHARACTERS:
-                        raise SecurityError(f"it writes more than {MOST_CHARACTERS} characters")
+                text = self._write(
+                    shown,
+                    prepare_tools(tools, self._reads),
+                    {**(arguments or {}), "add_generation_prompt": add_generation_prompt},
+                )
         except Exception as error:  # a template may raise anything
             raise ChatTemplateError(
                 f"the messages do not fit the chat template: {_reason(error)}"
             ) from error
+        return text if last is None else _cut_at_mark(text, last)
+
+    def _try(self, messages: Sequence[Message], tools: Sequence[Message]) -> str:
+        try:
+            return self._write(messages, tools, {"add_generation_prompt": True})
+        except Exception:
+            return ""
+
+    def _write(
+        self, messages: Sequence[Message], tools: Sequence[Message], names: Mapping[str, Any]
+    ) -> str:
+        names = {
+            **names,
+            **self._tokens,
+            "messages": list(messages),
+            "tools": list(tools) or None,  # and not undefined: templates ask `is not none`
+            "documents": None,
+            "range": _bounded_range(),
+        }
+        parts: list[str] = []
+        size = 0
+        for part in self._template.generate(names):
+            parts.append(part)
+            size += len(part)
+            if size > MOST_CHARACTERS:
+                raise SecurityError(f"it writes more than {MOST_CHARACTERS} characters")
         return "".join(parts)
+
+
+def _mark_end(messages: list[Message]) -> str:
+    """Mark where the last message's content ends; the content."""
+    last = messages[-1]
+    content = last["content"]
+    if content is None or (content == "" and last.get("tool_calls")):
+        raise jinja2.TemplateError("continue_final_message: the last message has no content")
+    *before, text = [part["text"] for part in content] if isinstance(content, list) else [content]
+    marked = text + _MARK
+    if isinstance(content, list):
+        marked = [{"type": "text", "text": each} for each in (*before, marked)]
+    messages[-1] = {**last, "content": marked}
+    return str(text)
+
+
+def _cut_at_mark(text: str, content: str) -> str:
+    at = text.rfind(_MARK.strip())
+    if at < 0 or content.strip() not in text:
+        raise ChatTemplateError(
+            "continue_final_message: the chat template does not show the last message's content"
+        )
+    # A template that strips the content takes the mark's end away with it.
+    stripped = not text.startswith(_MARK, at)
+    return text[:at].rstrip() if stripped else text[:at]
 
 
 class _Generation(Extension):
@@ -132,13 +183,3 @@ def _reason(error: Exception) -> str:
         if isinstance(error, jinja2.TemplateError)
         else f"{type(error).__name__}: {error}"
     )
-
-
-def _with_plain_text(message: dict[str, Any]) -> dict[str, Any]:
-    """`content` as a list of text parts becomes one string: templates of text models want that."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return {**message, "content": "" if content is None else content}
-    if any(part.get("type", "text") != "text" for part in content):
-        raise ChatTemplateError("this model reads text only: content parts must be of type text")
-    return {**message, "content": "".join(str(part.get("text", "")) for part in content)}

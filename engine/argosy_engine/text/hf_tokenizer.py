@@ -23,6 +23,10 @@ _OF_FILES = {
     *("name_or_path", "auto_map"),
 }
 """Members of tokenizer_config.json that clients are not told."""
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+"""Names of templates. Some models have one more for chats with tools."""
+_MORE_TEMPLATES = "additional_chat_templates"
+"""Folder of templates by name."""
 
 
 class HfTokenizer:
@@ -45,9 +49,11 @@ class HfTokenizer:
         self._tokenizer.no_padding()
         self._definition = definition
         config = _config(folder)
-        template = _template(folder, config)
-        self._chat = _chat_template(folder, template, config)
-        self.info = _info(config, template)
+        templates = _templates(folder, config)
+        self._chats = {
+            name: _chat_template(folder, source, config) for name, source in templates.items()
+        }
+        self.info = _info(config, templates.get(_DEFAULT))
 
     @property
     def vocab_size(self) -> int:
@@ -75,13 +81,19 @@ class HfTokenizer:
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         arguments: Mapping[str, Any] | None = None,
         tools: Sequence[dict[str, Any]] = (),
     ) -> str:
-        if self._chat is None:
+        chat = (self._chats.get(_WITH_TOOLS) if tools else None) or self._chats.get(_DEFAULT)
+        if chat is None:
             raise ChatTemplateError("this model has no chat template: use /v1/completions")
-        return self._chat.render(
-            messages, add_generation_prompt=add_generation_prompt, arguments=arguments, tools=tools
+        return chat.render(
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            arguments=arguments,
+            tools=tools,
         )
 
     def new_detokenizer(
@@ -103,23 +115,25 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def _template(folder: Path, config: dict[str, Any]) -> str | None:
-    """From chat_template.jinja, else from the config (a text, or a list with a "default")."""
-    own_file = folder / "chat_template.jinja"
+def _templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
+    """By name: from *.jinja files, else from the config, which has one text or a list of them."""
     try:
-        source = own_file.read_text("utf-8") if own_file.is_file() else config.get("chat_template")
-        if isinstance(source, list):
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
-        return source or None
+        files = {path.stem: path for path in (folder / _MORE_TEMPLATES).glob("*.jinja")}
+        files[_DEFAULT] = folder / "chat_template.jinja"
+        found = {name: path.read_text("utf-8") for name, path in files.items() if path.is_file()}
+        if _DEFAULT in found:
+            return found
+        given = config.get("chat_template")
+        if isinstance(given, list):
+            return {str(entry["name"]): entry["template"] for entry in given}
+        return {_DEFAULT: given} if given else {}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise LoadError("WeightsInvalid", f"{folder}: its chat template: {error!r}") from error
 
 
-def _chat_template(
-    folder: Path, template: str | None, config: dict[str, Any]
-) -> ChatTemplate | None:
+def _chat_template(folder: Path, source: str, config: dict[str, Any]) -> ChatTemplate:
     try:
-        return ChatTemplate(template, _special_tokens(config)) if template else None
+        return ChatTemplate(source, _special_tokens(config))
     except (TypeError, RecursionError, MemoryError, jinja2.TemplateError) as error:
         path = folder / "tokenizer_config.json"
         raise LoadError("WeightsInvalid", f"{path}: {error!r}") from error

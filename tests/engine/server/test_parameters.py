@@ -20,8 +20,6 @@ WANTED = {
     "guided_choice": ["yes", "no"],
     "suffix": "end",
     "include_stop_str_in_output": True,
-    "continue_final_message": True,
-    "reasoning_effort": "low",
     "include_reasoning": False,
     "verbosity": "low",
     "modalities": ["text", "audio"],
@@ -82,9 +80,96 @@ def test_a_templates_arguments_reach_the_template():
     chat(tokenizer, chat_template_kwargs={"enable_thinking": False}, add_generation_prompt=False)
     assert tokenizer.asked == {
         "add_generation_prompt": False,
+        "continue_final_message": False,
         "arguments": {"enable_thinking": False},
         "tools": (),
     }
+
+
+@pytest.mark.parametrize(
+    ("more", "arguments"),
+    [
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low", "enable_thinking": True}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        (
+            {"reasoning_effort": "max", "chat_template_kwargs": {"enable_thinking": False}},
+            {"reasoning_effort": "max", "enable_thinking": False},
+        ),
+        (
+            {"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "low"}},
+            {"reasoning_effort": "high", "enable_thinking": True},
+        ),
+        ({"reasoning_effort": None}, {}),
+    ],
+)
+def test_the_effort_of_reasoning_reaches_the_template(more, arguments):
+    tokenizer = Tokenizer()
+    chat(tokenizer, **more)
+    assert tokenizer.asked["arguments"] == arguments
+
+
+@pytest.mark.parametrize("effort", ["much", 5, ["low"], {}, True])
+def test_an_effort_of_reasoning_that_there_is_not_is_refused(effort):
+    with pytest.raises(ApiError) as refused:
+        chat(reasoning_effort=effort)
+    assert refused.value.param == "reasoning_effort"
+
+
+@pytest.mark.parametrize(
+    ("more", "asked"),
+    [
+        ({}, (True, False)),
+        ({"continue_final_message": True}, (False, True)),
+        ({"continue_final_message": True, "add_generation_prompt": False}, (False, True)),
+        ({"continue_final_message": False, "add_generation_prompt": False}, (False, False)),
+    ],
+)
+def test_the_prompt_ends_with_the_next_message_or_within_the_last(more, asked):
+    tokenizer = Tokenizer()
+    chat(tokenizer, **more)
+    options = tokenizer.asked
+    assert (options["add_generation_prompt"], options["continue_final_message"]) == asked
+
+
+def test_a_prompt_cannot_end_with_the_next_message_and_within_the_last():
+    with pytest.raises(ApiError) as refused:
+        chat(continue_final_message=True, add_generation_prompt=True)
+    assert refused.value.param == "continue_final_message"
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        {},
+        "weather",
+        ["weather"],
+        [{"id": "a"}],
+        [{"function": "weather"}],
+        [{"function": {"arguments": "{}"}}],
+        [{"type": "custom", "custom": {"name": "a", "input": "b"}}],
+    ],
+)
+def test_a_call_in_a_message_that_calls_no_function_is_refused(calls):
+    with pytest.raises(ApiError) as refused:
+        chat(messages=[*CHAT["messages"], {"role": "assistant", "tool_calls": calls}])
+    assert refused.value.param == "messages"
+    assert "tool_calls" in refused.value.message
+
+
+@pytest.mark.parametrize("tokenizer", [SimTokenizer(), ByteTokenizer(256)])
+def test_a_message_as_the_openai_package_dumps_it_is_taken(tokenizer):
+    nothing = {"refusal": None, "annotations": [], "audio": None, "function_call": None}
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"a": "'}}
+    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
+    messages = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": parts},
+        {"role": "assistant", "content": "b", "tool_calls": None, **nothing},
+        {"role": "assistant", "content": None, "tool_calls": [call], **nothing},
+        {"role": "tool", "tool_call_id": "a", "content": "c"},
+    ]
+    assert chat(tokenizer, messages=messages).chat
+    assert "Hello\nthere" in tokenizer.chat_text(messages)
 
 
 @pytest.mark.parametrize("arguments", [{"messages": []}, {"bos_token": "x"}, ["a"], "thinking"])

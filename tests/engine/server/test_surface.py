@@ -74,7 +74,7 @@ def test_a_chats_tools_are_shown_to_its_template():
         ("/tokenize", {"messages": HI, "tools": "x"}, 400, "tools"),
         (
             "/tokenize",
-            {"messages": HI, "continue_final_message": True},
+            {"messages": HI, "continue_final_message": True, "add_generation_prompt": True},
             400,
             "continue_final_message",
         ),

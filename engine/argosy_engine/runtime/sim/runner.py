@@ -5,7 +5,6 @@ without weights or accelerators. Steps end at absolute deadlines: time that a bu
 one step is made up in the next. How late a step ended is in `StepOutput.late_s`.
 """
 
-import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from argosy_engine.errors import LoadError
 from argosy_engine.ports.grammars import Grammars
 from argosy_engine.ports.runner import KvLayout, Launched, Launcher
 from argosy_engine.runtime.sim.profiles import PROFILES, SimProfile
+from argosy_engine.text.messages import Reads, prepare
 
 __all__ = ["SimRunner", "SimTokenizer", "load", "token_at"]
 
@@ -182,11 +182,13 @@ class SimTokenizer:
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,  # noqa: ARG002
         arguments: Mapping[str, Any] | None = None,  # noqa: ARG002
         tools: Sequence[dict[str, Any]] = (),  # noqa: ARG002
     ) -> str:
         """Each message's role and words, as a template would wrap them."""
-        parts = [f"<{message['role']}> {_text_of(message)}" for message in messages]
+        shown = prepare(messages, Reads())
+        parts = [f"<{message['role']}> {message['content']}" for message in shown]
         return " ".join([*parts, *(["<assistant>"] if add_generation_prompt else [])])
 
     def new_detokenizer(
@@ -206,10 +208,3 @@ class SimDetokenizer:
 
     def flush(self) -> str:
         return ""
-
-
-def _text_of(message: dict[str, Any]) -> str:
-    content = message.get("content") or ""
-    if isinstance(content, str):
-        return content
-    return " ".join(re.sub(r"\s+", " ", part.get("text", "")) for part in content)

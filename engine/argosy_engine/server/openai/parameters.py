@@ -31,7 +31,7 @@ class Refused:
 HONOURED: Mapping[str, str] = {
     "model": "the fleet's served name; anything else is 404",
     "prompt": "a text, a list of token ids, or a list of up to 128 of these",
-    "messages": "role and text content; through the model's own chat template",
+    "messages": "role, text content, tool calls, reasoning; through the model's chat template",
     "n": "choices for each prompt, up to 128 in all; they share the prompt's KV blocks",
     "best_of": "so many are generated and the `n` likeliest sent; not with `stream`",
     "echo": "completions only: the prompt before the text, with `logprobs` of its tokens, too",
@@ -68,6 +68,8 @@ HONOURED: Mapping[str, str] = {
     "stream_options": "`include_usage`, `continuous_usage_stats`",
     "add_special_tokens": "default true for completions, false for chats",
     "add_generation_prompt": "default true; for the chat template",
+    "continue_final_message": "chats: the answer goes on with the last message",
+    "reasoning_effort": "`none` to `max`, for the chat template; `enable_thinking` follows from it",
     "chat_template_kwargs": "names and values for the chat template, such as `enable_thinking`",
 }
 
@@ -98,10 +100,8 @@ REFUSED: Mapping[str, Refused] = {
         'a prompt loses its beginning: leave it out or write "left"', ("left",)
     ),
     "prompt_embeds": Refused("write the prompt as text or token ids"),
-    "continue_final_message": Refused("write the text so far to /v1/completions", (False,)),
     "documents": Refused("write them into a message"),
     "chat_template": Refused("the model's own is used: send text to /v1/completions instead"),
-    "reasoning_effort": Refused("write it into chat_template_kwargs if the template reads it"),
     "include_reasoning": Refused("reasoning is always sent: leave it out", (True,)),
     "verbosity": Refused("say it in a message", ("medium",)),
     "modalities": Refused('only text is made: leave it out or write ["text"]', (["text"],)),

@@ -18,9 +18,10 @@ from argosy_engine.server.openai.asked.form import Form, form_of
 from argosy_engine.server.openai.asked.prompts import Prompt, encode, prompts_of
 from argosy_engine.server.openai.asked.sampling import sampling_of
 from argosy_engine.server.openai.asked.structure import Structure, structure_of
-from argosy_engine.server.openai.asked.tools import NO_TOOLS, Tools, shown_calls, tools_of
+from argosy_engine.server.openai.asked.tools import NO_TOOLS, Tools, tools_of
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import bad, refuse_unsupported
+from argosy_engine.text.messages import TEXT_PARTS
 
 __all__ = ["Parsed", "chat_text", "check_model", "parse_body", "parse_chat", "parse_completion"]
 
@@ -34,6 +35,7 @@ _TEMPLATE_NAMES = {
     "chat_template", "tokenize", "raise_exception", "strftime_now",
     "bos_token", "eos_token", "unk_token", "pad_token",
 }  # fmt: skip
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _NO_TEXT = (
     "image_url",
     "input_image",
@@ -166,11 +168,16 @@ def chat_text(body: Mapping[str, Any], tokenizer: Tokenizer, tools: Tools = NO_T
         if message["role"] != "assistant" and message.get("content") is None:  # that one may call
             raise bad("messages", f'the message of role {message["role"]!r} has no "content"')
         _check_content(message.get("content"))
+        _check_calls(message.get("tool_calls"))
+    continues = flag(body, "continue_final_message")
+    if continues and flag(body, "add_generation_prompt"):
+        raise bad("continue_final_message", "does not go with add_generation_prompt: write one")
     try:
         return tokenizer.chat_text(
-            shown_calls(messages),
+            messages,
             tools=tools.shown,
-            add_generation_prompt=flag(body, "add_generation_prompt", default=True),
+            add_generation_prompt=flag(body, "add_generation_prompt", default=not continues),
+            continue_final_message=continues,
             arguments=_template_arguments(body),
         )
     except ChatTemplateError as error:
@@ -183,16 +190,19 @@ def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
         raise bad("chat_template_kwargs", 'must be an object, such as {"enable_thinking": false}')
     if taken := sorted(arguments.keys() & _TEMPLATE_NAMES):
         raise bad("chat_template_kwargs", f"the server gives {taken[0]!r} itself: leave it out")
-    return arguments
+    effort = body.get("reasoning_effort")
+    if effort is None:
+        return arguments
+    if effort not in _EFFORTS:
+        raise bad("reasoning_effort", f"must be one of {', '.join(_EFFORTS)}, got {effort!r:.40}")
+    # As in vLLM: some templates read the one, some the other.
+    return {"enable_thinking": effort != "none", **arguments, "reasoning_effort": effort}
 
 
 def _check_content(content: Any) -> None:
     if content is None or isinstance(content, str):
         return
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-        for part in content
-    ):
+    if isinstance(content, list) and all(_is_text(part) for part in content):
         return
     if isinstance(content, list) and any(
         isinstance(part, dict) and part.get("type") in _NO_TEXT for part in content
@@ -203,6 +213,24 @@ def _check_content(content: Any) -> None:
             'SCOPE.md says; write {"type": "text", "text": …}',
         )
     raise bad("messages", 'content must be text, or a list of {"type": "text", "text": …}')
+
+
+def _is_text(part: Any) -> bool:
+    if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+        return False
+    return isinstance(part.get(TEXT_PARTS.get(part["type"])), str)
+
+
+def _check_calls(calls: Any) -> None:
+    if calls is None:
+        return
+    functions = [
+        call.get("function") if isinstance(call, dict) else None
+        for call in (calls if isinstance(calls, list) else [None])
+    ]
+    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in functions):
+        form = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
+        raise bad("messages", f"tool_calls must be a list of {form}")
 
 
 def _parsed(

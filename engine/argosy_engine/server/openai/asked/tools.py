@@ -1,7 +1,6 @@
 """Which tools a chat may call, and what its text must match so that it does."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +8,7 @@ from argosy_engine.server.openai.asked.fields import flag
 from argosy_engine.server.openai.asked.structure import FREE, Structure, composed, structure_of
 from argosy_engine.server.openai.parameters import bad
 
-__all__ = ["NO_TOOLS", "Tools", "shown_calls", "shown_tools", "tools_of"]
+__all__ = ["NO_TOOLS", "Tools", "shown_tools", "tools_of"]
 
 _MOST_TOOLS = 128
 _MAPS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
@@ -80,29 +79,6 @@ def shown_tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """For the chat template. ApiError 400."""
     given = body.get("tools") or []
     return _checked(given) if given else ()
-
-
-def shown_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages for the chat template: arguments of earlier calls as objects, as templates want."""
-    return [
-        {**message, "tool_calls": [_opened(call) for call in message["tool_calls"]]}
-        if isinstance(message.get("tool_calls"), list)
-        else message
-        for message in messages
-    ]
-
-
-def _opened(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-        # Half of a surrogate pair may be escaped in it, which is no text: it stays escaped.
-        json.dumps(arguments, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
 
 
 def _checked(given: Any) -> tuple[dict[str, Any], ...]:
