@@ -273,6 +273,19 @@ def test_prometheus_asks_the_port_that_a_pods_annotation_names():
     } in fleets["relabel_configs"]
 
 
+def test_what_one_pod_can_put_into_the_embedded_prometheus_is_bounded():
+    config = one(rendered("embedded-values.yaml"), "ConfigMap")["data"]["prometheus.yml"]
+    jobs = {job["job_name"]: job for job in yaml.safe_load(config)["scrape_configs"]}
+    assert jobs.keys() == {"argosy-fleets", "argosy-operator"}
+    for job in jobs.values():
+        assert 0 < job["sample_limit"] <= 20_000
+        assert 0 < job["target_limit"] <= 5_000
+        assert 0 < job["label_limit"] <= 64
+        assert job["body_size_limit"] == "8MB"
+        assert 0 < job["label_name_length_limit"] <= 256
+        assert 0 < job["label_value_length_limit"] <= 1024
+
+
 def test_without_prometheus_the_operator_gets_no_url():
     assert "--prometheus-url" not in operator_args(rendered())
     assert [o for o in rendered() if o["metadata"]["name"].endswith("-prometheus")] == []
