@@ -10,7 +10,7 @@ from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import plan
 from argosy_operator.core.reconcile.failures import learn_failures
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, Value
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, RoleMetrics, Value
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.core.status.problems import problems_of
 from tests.support.model import Model, condition, converged, fleet
@@ -48,6 +48,24 @@ def test_the_last_decision_is_dropped_when_the_law_no_longer_scales_the_fleet() 
     model.edit(autoscaling={"policy": "External"})
     model.round()
     assert condition(model, "CapacityLimited").status == "False"
+
+
+@pytest.mark.parametrize("arrivals", [Idle(1e6), Value(2.0, 1e6)])
+def test_jobs_that_scrape_the_same_pods_are_named_where_metrics_are_available(
+    arrivals: Idle | Value,
+) -> None:
+    model = converged(slo=SLO)
+    jobs = ("fleets", "kubernetes-pods")
+    model.metrics = FleetMetrics(at=1e6, arrivals=arrivals, scraped_twice=jobs)
+    model.memory = replace(model.memory, decide_at=0.0)
+    model.round()
+    said = condition(model, "MetricsAvailable")
+    assert said.status == "True"
+    assert ", ".join(jobs) in said.message
+    model.metrics = FleetMetrics(at=1e6, arrivals=arrivals)
+    model.memory = replace(model.memory, decide_at=0.0)
+    model.round()
+    assert "kubernetes-pods" not in condition(model, "MetricsAvailable").message
 
 
 def test_silent_engines_do_not_hide_what_the_gateways_measured() -> None:

@@ -54,10 +54,14 @@ class Exporter:
             self.text += f'argosy_gateway_ttft_seconds_bucket{{le="{edge}"}} {count}\n'
 
 
-def config(*targets: str) -> str:
-    """Scrapes each target, a line of YAML with its address and labels, every half second."""
+def config(*targets: str, **more: str) -> str:
+    """Scrapes each target, a line of YAML with its address and labels, every half second. `more`:
+    one target of each further job."""
     head = "global: {scrape_interval: 500ms, scrape_timeout: 400ms}\nscrape_configs:\n"
-    return f"{head}- job_name: fleets\n  static_configs:\n" + "\n".join(targets)
+    jobs = {"fleets": "\n".join(targets)} | more
+    return head + "\n".join(
+        f"- job_name: {name}\n  static_configs:\n{found}" for name, found in jobs.items()
+    )
 
 
 def target(exporter: int, **labels: str) -> str:
@@ -169,3 +173,83 @@ async def test_two_fleets_in_two_namespaces_share_a_round_and_stay_apart(tmp_pat
     assert isinstance(two.metrics.arrivals, Value), two.metrics.arrivals
     assert two.metrics.arrivals.value < 200, "the third fleet grows a hundred times as fast"
     assert one.metrics.at == two.metrics.at, "measured in one round"
+
+
+USUAL = {
+    "namespace": "default",
+    "serving_argosy_dev_fleet": 'a"b',
+    "serving_argosy_dev_role": "gateway",
+    "pod": "gateway-0",
+}
+"""Labels of prometheus-community's job kubernetes-pods: labelmap renames the pod's own."""
+OLDER = {
+    ("kubernetes_namespace" if name == "namespace" else name): value
+    for name, value in USUAL.items()
+    if name != "pod"
+} | {"kubernetes_pod_name": "gateway-0"}
+
+
+@pytest.mark.parametrize("labels", [USUAL, OLDER])
+async def test_labels_that_the_usual_jobs_write_are_those_of_a_fleet(
+    labels: dict[str, str], tmp_path: Path
+) -> None:
+    exporter = Exporter()
+    exporter.answered(0, 0)
+    with prometheus(tmp_path, config(target(exporter.port, **labels))) as url:
+        await until(url, Idle)
+        exporter.answered(80, 20)
+        seen = await until(url, Value)
+    assert isinstance(seen.ttft_p90_s, Value)
+    assert seen.ttft_p90_s.value == pytest.approx(1.5, abs=0.05)
+    assert sum(b.count for b in seen.bins) <= 100
+
+
+@pytest.mark.parametrize(
+    ("without", "names"),
+    [
+        ("serving_argosy_dev_fleet", "fleet or serving_argosy_dev_fleet"),
+        ("namespace", "namespace or kubernetes_namespace"),
+        ("serving_argosy_dev_role", "role or serving_argosy_dev_role"),
+    ],
+)
+async def test_a_label_that_is_missing_is_named_with_the_job(
+    without: str, names: str, tmp_path: Path
+) -> None:
+    exporter = Exporter()
+    exporter.received(5)
+    labels = {name: value for name, value in USUAL.items() if name != without}
+    with prometheus(tmp_path, config(target(exporter.port, **labels))) as url:
+        port = PrometheusMetrics(url)
+        for _ in range(60):
+            blind = (await port.ask(url, ASKED)).metrics.arrivals
+            assert isinstance(blind, Unknown)
+            if "job" in blind.reason:
+                break
+            await asyncio.sleep(0.25)
+        port.close()
+    assert blind.reason.startswith("NoGatewayTarget")
+    assert "job fleets" in blind.reason
+    assert names in blind.reason
+
+
+async def test_pods_that_two_jobs_scrape_are_measured_once_and_the_jobs_are_named(
+    tmp_path: Path,
+) -> None:
+    exporter = Exporter()
+    exporter.answered(0, 0)
+    ours = {"namespace": "default", "fleet": 'a"b', "role": "gateway", "pod": "gateway-0"}
+    twice = config(target(exporter.port, **ours), pods=target(exporter.port, **USUAL))
+    with prometheus(tmp_path, twice) as url:
+        seen = await until(url, Idle)
+        exporter.answered(80, 20)
+        port = PrometheusMetrics(url)
+        for _ in range(60):
+            seen = (await port.ask(url, ASKED)).metrics
+            if sum(b.count for b in seen.bins) >= 100:
+                break
+            await asyncio.sleep(0.25)
+        port.close()
+    assert sum(b.count for b in seen.bins) == 100
+    assert seen.scraped_twice == ("fleets", "pods")
+    assert isinstance(seen.ttft_p90_s, Value)
+    assert seen.ttft_p90_s.value == pytest.approx(1.5, abs=0.05)

@@ -3,7 +3,7 @@ What the embedded Prometheus scrapes: pods of fleets, and the operator. The labe
 role, revision and pod are set here only; labels of an exporter with these names are renamed.
 The scrape timeout is the whole interval: a late sample is better than none.
 
-Whoever may create a pod in a namespace with fleets may have it scraped, so each target is bounded.
+Any pod with the label of a fleet is scraped, so each target is bounded.
 A scrape beyond a bound fails as a whole, and `up` is 0. Of honest pods, a gateway with 9 classes of
 requests has about 300 series, our engine 700, vLLM 1,500, each of at most 15 labels: a third of
 the bounds or less. Six scrapes of a pod that shows other series each time add 30,000 series, about

@@ -173,6 +173,8 @@ class Decision:
     candidates: tuple[Candidate, ...] = ()
     clock_skew_s: float = 0.0
     """The operator's clock minus that of the metrics' source, in seconds."""
+    scraped_twice: tuple[str, ...] = ()
+    """Jobs of Prometheus that scrape the same pods."""
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways of which Prometheus has no fresh samples."""
     gateways_alone: str = ""

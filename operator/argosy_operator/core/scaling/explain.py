@@ -94,6 +94,7 @@ def _inactive(
         reachable=True,
         numbers={},
         clock_skew_s=seen.metrics.clock_skew_s,
+        scraped_twice=seen.metrics.scraped_twice,
         silent_gateways=seen.metrics.silent_gateways,
     )
 
@@ -132,6 +133,7 @@ def decided(
         | ({"gpus_missing": float(lack.gpus)} if lack else {})
         | _costs(targets, sizes, demand, state, inputs),
         clock_skew_s=metrics.clock_skew_s,
+        scraped_twice=metrics.scraped_twice,
         silent_gateways=metrics.silent_gateways,
         gateways_alone=metrics.gateways_alone,
         relearning=relearning,

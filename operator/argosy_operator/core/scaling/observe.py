@@ -144,6 +144,8 @@ class FleetMetrics:
     """Verdicts in the attainment window; a shed request is a miss."""
     clock_skew_s: float = 0.0
     """The operator's clock minus the clock of the metrics' source."""
+    scraped_twice: tuple[str, ...] = ()
+    """Jobs of Prometheus that scrape the same pods; the samples of one are used."""
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways without fresh samples: the other numbers are a part of the whole."""
     gateways_alone: str = ""

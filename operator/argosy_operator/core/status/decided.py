@@ -111,10 +111,11 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
             f"removed until it has. Check that it reaches port {names.GATEWAY_ADMIN_PORT} of each "
             "pod, and that relabelling sets the label pod"
         )
-    if clock := _clock_message(decision.clock_skew_s):
-        messages[Reason.MEASURED] = messages[Reason.IDLE] = clock
+    beside = (_clock_message(decision.clock_skew_s), _twice_message(decision.scraped_twice))
+    if said := "; ".join(filter(None, beside)):
+        messages[Reason.MEASURED] = messages[Reason.IDLE] = said
         if Reason.METRICS_UNAVAILABLE in messages:
-            messages[Reason.METRICS_UNAVAILABLE] += f"; {clock}"
+            messages[Reason.METRICS_UNAVAILABLE] += f"; {said}"
     return messages
 
 
@@ -138,6 +139,15 @@ def metrics_problem(snapshot: Snapshot) -> Reason | None:
 def _last_reasons(snapshot: Snapshot) -> list[str]:
     conditions = snapshot.fleet.status.conditions
     return [c.reason for c in conditions if c.type == ConditionType.METRICS_AVAILABLE]
+
+
+def _twice_message(jobs: tuple[str, ...]) -> str:
+    if not jobs:
+        return ""
+    return (
+        f"several jobs of Prometheus scrape the same pods: {', '.join(jobs)}. The samples of one "
+        "are used. Leave the fleet's pods out of the others"
+    )
 
 
 def _clock_message(skew_s: float) -> str:

@@ -54,6 +54,9 @@ class Share:
     targets: list[Row] = field(default_factory=list)
     series: list[Row] = field(default_factory=list)
     quantiles: list[Row] = field(default_factory=list)
+    unlabelled: str = ""
+    """What Prometheus scrapes without the labels that say whose it is, if this fleet has no target.
+    """
     no_quantiles: str | None = None
     """Why the query of the quantiles failed; the other signals do not depend on it."""
 
@@ -128,7 +131,8 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
     """The signals of one fleet. Raises NoAnswerError if its rows are no series of ours."""
     try:
         up = [(dict(row["metric"]), row["value"][1] == "1") for row in share.targets]
-        series = others.translated(s for s in map(_series, share.series) if _is_ours(s))
+        found, jobs = samples.once(s for s in map(_series, share.series) if _is_ours(s))
+        series = others.translated(found)
     except _WRONG_SHAPE as error:
         raise NoAnswerError(_NO_SERIES) from error
     gateways = [alive for labels, alive in up if labels.get("role") == "gateway"]
@@ -137,6 +141,7 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
         series=series,
         gateways_up=sum(gateways),
         gateway_targets=len(gateways),
+        no_targets=_why_no_gateway(share, up),
         ready_gateways=pods.ready_gateways,
         closed=pods.closed,
     )
@@ -147,22 +152,42 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
         live &= pods.engines
     metrics = samples.assemble(taken, windows, live)
     ttft, tpot = _quantiles(share)
-    return replace(metrics, ttft_p90_s=ttft, tpot_p90_s=tpot, clock_skew_s=share.skew_s)
+    return replace(
+        metrics,
+        ttft_p90_s=ttft,
+        tpot_p90_s=tpot,
+        clock_skew_s=share.skew_s,
+        scraped_twice=jobs,
+    )
+
+
+def _why_no_gateway(share: Share, up: list[tuple[dict[str, str], bool]]) -> str:
+    """Which label is missing, where that is why a fleet has no gateway among its targets."""
+    if up and not any(labels.get("role") for labels, _ in up):
+        jobs = ", ".join(sorted({labels.get("job", "") for labels, _ in up}))
+        return f"job {jobs} scrapes pods of this fleet without the label {_or(queries.ROLE)}"
+    return share.unlabelled
+
+
+def _or(names: Iterable[str]) -> str:
+    return " or ".join(dict.fromkeys(names))
 
 
 def _ask(
     server: Server, fleets: Fleets, spans: Spans, clock: Callable[[], float]
 ) -> dict[FleetKey, Share]:
     """The four queries: targets, gateways' counters over the long span, engines' series over the
-    short one, quantiles."""
+    short one, quantiles. Once more where targets have their labels under several names."""
     asked_at = clock()
     targets = server.ask(queries.targets(fleets))
     at = _evaluated_at(targets)
-    gateways = server.ask(queries.gateway_samples(fleets, spans), at)
-    engines = server.ask(queries.engine_samples(fleets, spans), at)
-    no_quantiles = None
+    namings = _namings(targets)
+    samples_ = [server.ask(queries.gateway_samples(fleets, spans, n), at) for n in namings]
+    samples_ += [server.ask(queries.engine_samples(fleets, spans, n), at) for n in namings]
+    no_quantiles, quantiles = None, list[tuple[FleetKey, Row]]()
     try:
-        quantiles = _by_fleet(server.ask(queries.quantiles(fleets, spans), at), fleets)
+        for naming in namings:
+            quantiles += _by_fleet(server.ask(queries.quantiles(fleets, spans, naming), at), fleets)
     except NoAnswerError as error:
         if isinstance(error, TooLargeError) and len(fleets) > 1:
             raise
@@ -170,12 +195,40 @@ def _ask(
     shares = {key: Share(at, asked_at - at, no_quantiles=no_quantiles) for key in fleets}
     for key, row in _by_fleet(targets, shares):
         shares[key].targets.append(row)
-    for answer in (gateways, engines):
+    for answer in samples_:
         for key, row in _by_fleet(answer, shares):
             shares[key].series.append(row)
     for key, row in quantiles:
         shares[key].quantiles.append(row)
+    if lost := [share for share in shares.values() if not share.targets]:
+        why = _unlabelled(server, at)
+        for share in lost:
+            share.unlabelled = why
     return shares
+
+
+def _namings(targets: list[Row]) -> list[queries.Naming]:
+    """Those that targets of a round have, in their order; the first one if none was found."""
+    try:
+        labels = [row["metric"].keys() for row in targets]
+        found = [n for n in queries.NAMINGS if any({n.namespace, n.fleet} <= ls for ls in labels)]
+    except _WRONG_SHAPE as error:
+        raise NoAnswerError(_NO_SERIES) from error
+    return found or [queries.NAMINGS[0]]
+
+
+def _unlabelled(server: Server, at: float) -> str:
+    """Which job scrapes gateways and does not say whose they are; empty if none does."""
+    try:
+        rows = server.ask(queries.unlabelled(), at)
+        found = sorted((row["metric"]["lacks"], row["metric"].get("job", "")) for row in rows)
+    except (NoAnswerError, *_WRONG_SHAPE):
+        return ""
+    if not found:
+        return ""
+    lacks, job = found[0]
+    names = [n.fleet if lacks == "fleet" else n.namespace for n in queries.NAMINGS]
+    return f"job {job} scrapes gateways without the label {_or(names)}"
 
 
 def _halves(part: Fleets) -> tuple[Fleets, Fleets]:
@@ -185,15 +238,28 @@ def _halves(part: Fleets) -> tuple[Fleets, Fleets]:
 
 
 def _by_fleet(rows: list[Row], fleets: Iterable[FleetKey]) -> list[tuple[FleetKey, Row]]:
-    """Rows with their fleet; those of other fleets, which the selectors let through, are left
-    out."""
+    """Rows with their fleet, and their labels under the names that the rest reads; rows of other
+    fleets, which the selectors let through, are left out."""
     wanted = frozenset(fleets)
     try:
-        labelled = [(row["metric"], row) for row in rows]
-        keyed = [((m.get("namespace", ""), m.get("fleet", "")), row) for m, row in labelled]
-        return [(key, row) for key, row in keyed if key in wanted]
+        found = [(_key(row["metric"], wanted), row) for row in rows]
+        return [(key, _renamed(row, key)) for key, row in found if key is not None]
     except _WRONG_SHAPE as error:
         raise NoAnswerError(_NO_SERIES) from error
+
+
+def _key(labels: dict[str, str], wanted: Fleets) -> FleetKey | None:
+    """Whose the row is, by the first names of the labels that fit."""
+    keys = ((labels.get(n.namespace, ""), labels.get(n.fleet, "")) for n in queries.NAMINGS)
+    return next((key for key in keys if key in wanted), None)
+
+
+def _renamed(row: Row, key: FleetKey) -> Row:
+    labels = dict(row["metric"]) | {"namespace": key[0], "fleet": key[1]}
+    for names in (queries.ROLE, queries.POD):
+        if value := next((labels[name] for name in names if labels.get(name)), None):
+            labels[names[0]] = value
+    return row | {"metric": labels}
 
 
 def _evaluated_at(rows: list[Row]) -> float:

@@ -1,7 +1,8 @@
 """The PromQL of one round: selectors for many fleets at once, and the spans that they read.
 
 Used by `collect.py`. The labels namespace, fleet, role and pod come from scrape relabelling
-(designs/0001-seams.md §5), so one query serves every fleet that it names.
+(designs/0001-seams.md §5), so one query serves every fleet that it names. `NAMINGS` has the names
+under which the usual jobs write them.
 """
 
 import re
@@ -37,6 +38,28 @@ ENGINE_LONG_SERIES = (
 """Engines report them; they are averaged over the gateways' long span."""
 ENGINE_SERIES = (*samples.STEP_COUNTERS, *samples.GAUGES)
 
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Names of the labels that say whose a series is."""
+
+    namespace: str
+    fleet: str
+
+
+_MAPPED = "serving_argosy_dev_"
+"""How `labelmap` and `podTargetLabels` begin the names of the pods' own labels."""
+NAMINGS = (
+    Naming("namespace", "fleet"),
+    Naming("namespace", f"{_MAPPED}fleet"),
+    Naming("kubernetes_namespace", f"{_MAPPED}fleet"),
+)
+"""Of the chart's Prometheus; of the job kubernetes-pods of prometheus-community's chart, as of a
+PodMonitor; of its older releases. The first that fits is used."""
+ROLE = ("role", f"{_MAPPED}role")
+POD = ("pod", "kubernetes_pod_name")
+"""Names of the other two labels, likewise."""
+
 _SPECIAL = re.compile(r"[.+*?()|\[\]{}^$\\]")
 
 
@@ -67,29 +90,51 @@ class Spans:
 
 def targets(fleets: Iterable[FleetKey]) -> str:
     """Scrape targets of the fleets, and one row without labels that carries the server's time."""
-    return f"{selector(('up',), fleets)} or vector(time())"
+    keys = frozenset(fleets)
+    return " or ".join([selector(("up",), keys, naming) for naming in NAMINGS] + ["vector(time())"])
 
 
-def gateway_samples(fleets: Iterable[FleetKey], spans: Spans) -> str:
+def gateway_samples(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS[0]) -> str:
     names = (*GATEWAY_SERIES, *ENGINE_LONG_SERIES)
-    return f"{selector(names, fleets)}[{duration(spans.long_s)}]"
+    return f"{selector(names, fleets, naming)}[{duration(spans.long_s)}]"
 
 
-def engine_samples(fleets: Iterable[FleetKey], spans: Spans) -> str:
-    return f"{selector((*ENGINE_SERIES, *others.NAMES), fleets)}[{duration(spans.short_s)}]"
+def engine_samples(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS[0]) -> str:
+    names = (*ENGINE_SERIES, *others.NAMES)
+    return f"{selector(names, fleets, naming)}[{duration(spans.short_s)}]"
 
 
-def quantiles(fleets: Iterable[FleetKey], spans: Spans) -> str:
-    """90th percentiles of TTFT and TPOT in seconds, per fleet; the label `of` says which one."""
+def quantiles(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS[0]) -> str:
+    """90th percentiles of TTFT and TPOT in seconds, per fleet; the label `of` says which one. A pod
+    that two jobs scrape counts once."""
+    fleet = f"{naming.namespace}, {naming.fleet}, le"
+    pod = f"{fleet}, {', '.join(POD)}"
+    keys = frozenset(fleets)
     return " or ".join(
-        f"label_replace(histogram_quantile({QUANTILE}, sum by (namespace, fleet, le) "
-        f"(rate({selector((f'{name}_bucket',), fleets)}[{duration(spans.attainment_s)}]))), "
+        f"label_replace(histogram_quantile({QUANTILE}, sum by ({fleet}) (max by ({pod}) (rate("
+        f"{selector((f'{name}_bucket',), keys, naming)}[{duration(spans.attainment_s)}])))), "
         f'"of", "{of}", "", "")'
         for of, name in (("ttft", samples.TTFT), ("tpot", samples.TPOT))
     )
 
 
-def selector(names: tuple[str, ...], fleets: Iterable[FleetKey]) -> str:
+def unlabelled() -> str:
+    """Jobs that scrape gateways of any fleet without the labels that say whose they are; the label
+    `lacks` says which one."""
+    return " or ".join(
+        f"label_replace(count by (job) ({samples.RECEIVED}{{"
+        + ",".join(f'{name}=""' for name in dict.fromkeys(names))
+        + f'}}), "lacks", "{names[0]}", "", "")'
+        for names in (
+            [naming.fleet for naming in NAMINGS],
+            [naming.namespace for naming in NAMINGS],
+        )
+    )
+
+
+def selector(
+    names: tuple[str, ...], fleets: Iterable[FleetKey], naming: Naming = NAMINGS[0]
+) -> str:
     """Series of these names whose namespace and fleet are among those of `fleets`.
 
     The two labels are matched apart, so the answer may hold other pairs of them: `collect` drops
@@ -99,7 +144,8 @@ def selector(names: tuple[str, ...], fleets: Iterable[FleetKey]) -> str:
     namespaces, fleets_ = sorted({key[0] for key in keys}), sorted({key[1] for key in keys})
     return (
         f'{{__name__=~"{"|".join(names)}",'
-        f'namespace=~"{alternatives(namespaces)}",fleet=~"{alternatives(fleets_)}"}}'
+        f'{naming.namespace}=~"{alternatives(namespaces)}",'
+        f'{naming.fleet}=~"{alternatives(fleets_)}"}}'
     )
 
 

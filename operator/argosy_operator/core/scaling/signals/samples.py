@@ -108,8 +108,56 @@ class Round:
     """Gateway targets that Prometheus has."""
     ready_gateways: frozenset[str] = frozenset()
     """Names of Ready gateway pods: requests may arrive at each of them."""
+    no_targets: str = ""
+    """Why there is none, if that is known."""
     closed: bool = False
     """No gateway pod is Ready: that no request arrives says nothing about the demand."""
+
+
+_SOURCES = ("job", "prometheus", "prometheus_replica")
+"""Labels that tell apart who scraped a target."""
+
+
+def once(series: Iterable[Series]) -> tuple[tuple[Series, ...], tuple[str, ...]]:
+    """The series without those that another job has of the same pod too, and the jobs if there are
+    such: what is measured twice would count twice.
+
+    Of the sources whose samples are as new as the others', the one that has them for longest is
+    used, so that another job that begins to scrape does not end what is known.
+    """
+    listed = tuple(one for one in series if one.samples)
+    sources: dict[tuple[str, str], dict[tuple[str, ...], list[Series]]] = {}
+    for one in listed:
+        if pod := one.labels.get("pod"):
+            source = tuple(one.labels.get(name, "") for name in _SOURCES)
+            sources.setdefault((pod, one.name), {}).setdefault(source, []).append(one)
+    dropped, jobs = set[int](), set[tuple[str, ...]]()
+    for by_source in sources.values():
+        if len(by_source) < 2:
+            continue
+        last = {source: max(o.samples[-1][0] for o in of) for source, of in by_source.items()}
+        first = {source: min(o.samples[0][0] for o in of) for source, of in by_source.items()}
+        # A job that stopped is older than the span from which the other's samples are.
+        gap = _longest_gap(by_source)
+        live = [s for s in by_source if last[s] >= max(last.values()) - gap]
+        # By name among those of equal length: the same one in the next round.
+        begun = min(first[source] for source in live)
+        chosen = min(source for source in live if first[source] <= begun + gap)
+        dropped |= {id(o) for source, of in by_source.items() if source != chosen for o in of}
+        jobs |= set(live) if len(live) > 1 else set()
+    kept = tuple(one for one in listed if id(one) not in dropped)
+    return kept, tuple(sorted(" of ".join(filter(None, source)) for source in jobs))
+
+
+def _longest_gap(by_source: Mapping[tuple[str, ...], list[Series]]) -> float:
+    """Seconds between two samples that follow each other, at most."""
+    gaps = [
+        later - at
+        for of in by_source.values()
+        for one in of
+        for (at, _), (later, _) in pairwise(one.samples)
+    ]
+    return max(gaps, default=0.0)
 
 
 def cumulated(samples: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -233,7 +281,8 @@ def _arrivals(
     The value is a lower bound while a gateway is silent.
     """
     if taken.gateway_targets == 0:
-        return Unknown("NoGatewayTarget: Prometheus scrapes no gateway of this fleet")
+        why = f"; {taken.no_targets}" if taken.no_targets else ""
+        return Unknown(f"NoGatewayTarget: Prometheus scrapes no gateway of this fleet{why}")
     if taken.gateways_up == 0:
         return Unknown("GatewayDown: no gateway answers Prometheus' scrapes")
     if taken.closed:
