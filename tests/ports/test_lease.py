@@ -269,7 +269,7 @@ def test_a_standby_outlives_the_refusals_of_an_api_server_that_restarts(
     async def main() -> None:
         one = leading(server)
         looks: list[float] = []
-        waiting = asyncio.create_task(one.lease.acquire(lambda: looks.append(one.clock())))
+        waiting = asyncio.create_task(one.lease.acquire(lambda _: looks.append(one.clock())))
         server.error_kind = error_kind
         await asyncio.sleep(REFUSED_S - 10)
         assert not waiting.done()

@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import suppress
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import ROUND_LIMIT_S
-from argosy_operator.shell.telemetry.health import STUCK_S, Health
+from argosy_operator.shell.telemetry.health import STUCK_S, UNSEEN_S, Health
 from argosy_operator.shell.workers import Workers
 from tests.ports.test_lease import OneLease
 from tests.support.virtual import run
@@ -24,7 +25,11 @@ HOURS_S = 2 * 3600.0
 class Away(OneLease):
     """An API server whose calls about the Lease end without an answer after two seconds."""
 
-    async def get(self, kind: str, namespace: str, name: str) -> None:
+    away = True
+
+    async def get(self, kind: str, namespace: str, name: str) -> Any:
+        if not self.away:
+            return await super().get(kind, namespace, name)
         await asyncio.sleep(2)
         raise ClusterError(ErrorKind.TRANSPORT, "get Lease", "no answer within 2.0 s")
 
@@ -69,6 +74,54 @@ def test_a_standby_is_healthy_for_as_long_as_the_api_server_is_away() -> None:
         assert await troubles(health, HOURS_S) == set()
         waiting.cancel()
         assert await troubles(health, 2 * STUCK_S), "a task that died is seen"
+
+    run(main())
+
+
+def test_a_standby_is_ready_while_it_knows_the_lease_and_says_why_it_is_not() -> None:
+    async def main() -> None:
+        server, health = Away(), Health({})
+        lease = Lease(server, Term(), "ns", "l", "one")  # type: ignore[arg-type]
+        assert health.unready(), "it has not looked yet"
+        server.away = False
+        await Lease(server, Term(), "ns", "l", "another").acquire()  # type: ignore[arg-type]
+        waiting = asyncio.create_task(lease.acquire(health.beat))
+        await asyncio.sleep(1)
+        assert health.unready() is None
+        server.away = True
+        await asyncio.sleep(UNSEEN_S - 5)
+        assert health.unready() is None, "an API server that restarts"
+        await asyncio.sleep(10)
+        assert "no answer within 2.0 s" in (health.unready() or "")
+        server.away = False
+        await asyncio.sleep(10)
+        assert health.unready() is None
+        waiting.cancel()
+
+    run(main())
+
+
+def test_a_replica_that_waits_for_an_obstacle_is_healthy_and_not_ready() -> None:
+    async def main() -> None:
+        health = Health({})
+        health.beat()
+        for _ in range(100):
+            health.wait("the CRDs are not there")
+            await asyncio.sleep(STUCK_S / 2)
+            assert (health.unready(), health.stuck()) == ("the CRDs are not there", None)
+        health.beat()
+        assert health.unready() is None
+
+    run(main())
+
+
+def test_a_leader_with_a_dead_watch_is_to_be_restarted() -> None:
+    async def main() -> None:
+        dead: list[str] = []
+        health = Health({}, lambda: "".join(dead) or None)
+        assert health.stuck() is None
+        dead.append("the watches are dead of Pod")
+        assert health.stuck() == "the watches are dead of Pod"
 
     run(main())
 

@@ -5,27 +5,51 @@ Without watches the operator would serve a picture that grows old, and no one wo
 
 import asyncio
 import logging
+import os
 import pwd
-from collections.abc import Awaitable, Callable
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from argosy_bench.ports import free_ports
 from argosy_operator.shell import app, trigger
 from argosy_operator.shell.telemetry import metrics
 from tests.ports.api_server import ApiServer
 from tests.support.model import IMAGES
 
 Watch = Callable[..., Awaitable[None]]
+OURS = ("servingdeployments", "servingroles")
 
 
-async def ends_at_once(**_: Any) -> None:
-    return
+async def ends_at_once(*, stop_flag: threading.Event) -> None:
+    """As kopf, it leaves a thread behind that waits for the flag."""
+    asyncio.get_running_loop().run_in_executor(None, stop_flag.wait)
 
 
-async def fails(**_: Any) -> None:
+async def fails(*, stop_flag: threading.Event) -> None:
+    await ends_at_once(stop_flag=stop_flag)
     raise RuntimeError("the thread of the watches is gone")
+
+
+async def leaves_a_thread_that_hangs(*, stop_flag: threading.Event) -> None:
+    """Such as one that looks up a name."""
+    asyncio.get_running_loop().run_in_executor(None, HUNG.wait)
+
+
+HUNG = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_hangs_on() -> Iterator[None]:
+    HUNG.clear()
+    yield
+    HUNG.set()
 
 
 @pytest.mark.parametrize(
@@ -33,6 +57,7 @@ async def fails(**_: Any) -> None:
     [
         (ends_at_once, "ending: kopf ended"),
         (fails, "ending: kopf ended: the thread of the watches is gone"),
+        (leaves_a_thread_that_hangs, "ending: kopf ended"),
     ],
 )
 async def test_the_leader_ends_with_1_and_keeps_its_lease_for_its_seconds(
@@ -42,23 +67,123 @@ async def test_the_leader_ends_with_1_and_keeps_its_lease_for_its_seconds(
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(trigger.kopf, "operator", watch)
+    async def spawn(*, stop_flag: threading.Event, **_: Any) -> list[asyncio.Task[None]]:
+        stays = asyncio.create_task(asyncio.Event().wait())
+        return [stays, asyncio.create_task(watch(stop_flag=stop_flag))]
+
+    async def hang(_: object) -> None:
+        """Ending may take kopf for ever: it waits for watches that it has cancelled."""
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(trigger.kopf, "spawn_tasks", spawn)
+    monkeypatch.setattr(trigger.kopf, "run_tasks", hang)
     server = ApiServer(places=10, work_s=0.0)
     with caplog.at_level(logging.ERROR):
         async with server.serving(tmp_path) as kubeconfig, asyncio.timeout(20):
-            options = app.Options(
-                images=IMAGES,
-                namespace="ns",
-                lease_namespace="ns",
-                metrics_port=0,
-                kubeconfig=kubeconfig,
-            )
-            assert await app.run(options) == 1
+            assert await app.run(options(kubeconfig)) == 1
     assert reason in [record.getMessage() for record in caplog.records]
     assert metrics.LEADER._value.get() == 0
     # The standby waits for the Lease's end: a release could overlap with a late write of this one.
     assert server.lease is not None
     assert server.lease["spec"]["holderIdentity"]
+
+
+def options(kubeconfig: str, metrics_port: int = 0) -> app.Options:
+    return app.Options(
+        images=IMAGES,
+        namespace="ns",
+        lease_namespace="ns",
+        metrics_port=metrics_port,
+        kubeconfig=kubeconfig,
+    )
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    """Wait for what other tasks bring about; they announce nothing."""
+    async with asyncio.timeout(30):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+def watched(server: ApiServer) -> bool:
+    return server.watched >= set(trigger.KINDS)
+
+
+async def test_a_leader_whose_crds_are_deleted_ends_and_no_replica_leads_until_they_are_back(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    server, (port,) = ApiServer(places=10, work_s=0.0), free_ports(1)
+    async with server.serving(tmp_path) as kubeconfig:
+        leader = asyncio.create_task(app.run(options(kubeconfig)))
+        await until(lambda: leader.done() or watched(server))
+        server.take_away(*OURS)
+        async with asyncio.timeout(30):
+            assert await leader == 1
+        (why,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ending")]
+        assert "ServingDeployment 404" in why
+
+        server.lease = None
+        waiting = asyncio.create_task(app.run(options(kubeconfig, port)))
+        with caplog.at_level(logging.WARNING):
+            await until(lambda: "not standing for the Lease" in caplog.text)
+        status, said = await ask(port, "/ready")
+        assert (status, server.lease) == (503, None)
+        assert all(f"{plural}.serving.argosy.dev" in said for plural in OURS)
+        assert (await ask(port, "/health"))[0] == 200, "a restart brings no CRD"
+
+        server.absent.clear()
+        await until(lambda: waiting.done() or watched(server))
+        assert (await ask(port, "/ready"))[0] == 200
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await waiting == 0
+
+
+async def test_a_standby_gives_the_lease_back_if_the_crds_are_gone_when_it_gets_it(
+    tmp_path: Path,
+) -> None:
+    server = ApiServer(places=10, work_s=0.0)
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    held = {"holderIdentity": "another", "renewTime": now, "leaseDurationSeconds": 60}
+    meta = {"name": "argosy-operator", "namespace": "ns", "resourceVersion": "1"}
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta}
+    server.lease = lease | {"spec": held}
+    async with server.serving(tmp_path) as kubeconfig:
+        standby = asyncio.create_task(app.run(options(kubeconfig)))
+        await until(lambda: server.lease_reads)
+        server.absent.update(OURS)
+        server.lease = lease | {"spec": held | {"holderIdentity": ""}}
+        await until(lambda: standby.done() or len(server.renewed_at) >= 2)
+        assert server.lease["spec"]["holderIdentity"] == ""
+        assert not server.watched
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await standby == 0
+
+
+@pytest.mark.parametrize(
+    ("trouble", "why"), [("silent", "no answer"), ("unwatchable", "the API server answers 403")]
+)
+async def test_a_leader_ends_and_names_the_one_kind_that_it_cannot_watch(
+    trouble: str,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(trigger, "FIRST_S", 3.0)
+    monkeypatch.setattr(trigger, "LOOK_S", 0.05)
+    server = ApiServer(places=10, work_s=0.0)
+    getattr(server, trouble).add("pods")
+    async with server.serving(tmp_path) as kubeconfig, asyncio.timeout(30):
+        assert await app.run(options(kubeconfig)) == 1
+    (said,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ending")]
+    assert f"Pod ({why}" in said
+    assert "Service" not in said
+
+
+async def ask(port: int, path: str) -> tuple[int, str]:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        answer = await http.get(f"http://127.0.0.1:{port}{path}")
+    return answer.status_code, answer.text
 
 
 async def test_watches_begin_where_the_pods_user_has_no_name(

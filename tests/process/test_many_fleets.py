@@ -12,6 +12,7 @@ import pytest
 
 from argosy_operator.shell import app
 from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell.trigger import Watches
 from tests.ports.api_server import ApiServer
 from tests.support.model import IMAGES
 
@@ -22,7 +23,7 @@ class Bell:
     """In place of kopf: enqueues every fleet at once, as its first list does."""
 
     def __init__(self, _access: object, _namespace: object, enqueue: Any) -> None:
-        self._enqueue = enqueue
+        self._enqueue, self.watches = enqueue, Watches()
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:

@@ -1,10 +1,20 @@
-"""Which watch events begin a round of a fleet."""
+"""Which watch events begin a round of a fleet, and which watches are dead."""
 
 from typing import Any
 
 import pytest
+from yarl import URL
 
-from argosy_operator.shell.trigger import AutoscalerChanges
+from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell.trigger import (
+    BLIND_S,
+    FIRST_S,
+    KINDS,
+    RENEWED_S,
+    SILENT_S,
+    AutoscalerChanges,
+    Watches,
+)
 
 
 def autoscaler(cpu: str = "300m", **meta: Any) -> dict[str, Any]:
@@ -54,3 +64,81 @@ def test_an_autoscaler_that_cannot_scale_any_more_needs_one(changes: AutoscalerC
 def test_its_end_needs_one_and_so_does_another_of_its_name(changes: AutoscalerChanges) -> None:
     assert changes.counts("DELETED", autoscaler())
     assert changes.counts("ADDED", autoscaler())
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def path(plural: str, *, watch: bool = True) -> URL:
+    return URL(f"http://api/apis/apps/v1/namespaces/ns/{plural}?{'watch=true' * watch}")
+
+
+def answer_all(watches: Watches, *but: str) -> None:
+    for plural in KINDS:
+        if plural not in but:
+            watches.answer(path(plural), 200)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watches(clock: Clock) -> Watches:
+    """They have just begun, and each was answered."""
+    watches = Watches(clock)
+    watches.begin()
+    answer_all(watches)
+    return watches
+
+
+def test_watches_that_are_renewed_live_for_hours(watches: Watches, clock: Clock) -> None:
+    for _ in range(100):
+        clock.now += RENEWED_S + 30 + SILENT_S  # once in vain
+        assert watches.blind() is None
+        answer_all(watches)
+
+
+def test_one_watch_that_is_not_renewed_is_dead_and_named(watches: Watches, clock: Clock) -> None:
+    for _ in range(3):
+        clock.now += BLIND_S / 2
+        answer_all(watches, "pods")
+    dead = watches.blind() or ""
+    assert "Pod (no answer for 360 s)" in dead
+    assert "Service" not in dead
+
+
+def test_a_list_is_no_watch_and_a_refusal_is_named(watches: Watches, clock: Clock) -> None:
+    clock.now += BLIND_S + 1
+    answer_all(watches, "pods")
+    watches.answer(path("pods", watch=False), 200)
+    watches.answer(path("pods"), 403)
+    assert "Pod (the API server answers 403" in (watches.blind() or "")
+
+
+def test_a_kind_whose_first_watch_does_not_begin_is_dead_sooner(clock: Clock) -> None:
+    watches = Watches(clock)
+    clock.now += 10 * BLIND_S
+    assert watches.blind() is None, "a standby has none"
+    watches.begin()
+    answer_all(watches, "servingroles")
+    clock.now += FIRST_S
+    assert watches.blind() is None
+    clock.now += 1
+    assert "ServingRole" in (watches.blind() or "")
+
+
+def test_the_age_of_each_watch_is_a_metric(watches: Watches, clock: Clock) -> None:
+    clock.now += 42
+    watches.answer(path("pods"), 200)
+    shown = {
+        sample.labels["kind"]: sample.value
+        for metric in metrics.WATCH_AGE.collect()
+        for sample in metric.samples
+    }
+    assert shown == {kind: 0 if kind == "Pod" else 42 for kind in KINDS.values()}

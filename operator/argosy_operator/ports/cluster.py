@@ -118,6 +118,24 @@ class ApiCluster:
             if not more:
                 return found
 
+    async def look(self, kind: str, namespace: str | None) -> None:
+        """Raise ClusterError if the kind is not served here or may not be listed."""
+        path = self._kinds[kind].path(namespace=namespace)
+        await self._call("get", path, f"list {kind}", limit=1)
+
+    async def served(self, api_version: str) -> frozenset[str]:
+        """Plural names of the kinds of a group and version, as clients discover them."""
+        groups = (await self.page("/apis"))["groups"]
+        if api_version not in {v["groupVersion"] for g in groups for v in g["versions"]}:
+            return frozenset()
+        try:
+            found = await self.page(f"/apis/{api_version}")
+        except ClusterError as error:
+            if error.kind is ErrorKind.NOT_FOUND:
+                return frozenset()
+            raise
+        return frozenset(resource["name"] for resource in found["resources"])
+
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         path = self._kinds[kind].path(name=name, namespace=namespace)
         try:

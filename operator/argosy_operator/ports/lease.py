@@ -31,6 +31,8 @@ AGAIN_S = 0.5
 """After a renewal that failed, because the term is running out."""
 TRY_S = 4.0
 """Limit of one renewal, conflicts included."""
+Said = Callable[[str | None], None]
+"""Is told of every try at the Lease: why it failed, or None."""
 CONFLICTS = 3
 """Writes in one try that may meet another client's write."""
 REFUSED_S = 120.0
@@ -88,20 +90,24 @@ class Lease:
         self._ours: Object | None = None
         """The Lease as the server has it after our last write."""
 
-    async def acquire(self, looked: Callable[[], None] = lambda: None) -> None:
-        """Return when this process leads. `looked` is called after every look at the Lease, failed
-        ones included. Raises ClusterError if the API server refuses for `REFUSED_S`."""
+    async def acquire(self, looked: Said = lambda _: None) -> None:
+        """Return when this process leads. `looked` is called after every look at the Lease. Raises
+        ClusterError if the API server refuses for `REFUSED_S`."""
         refused_at: float | None = None
         logged = ""
         while True:
+            failed: str | None = None
             try:
                 async with asyncio.timeout(TRY_S):
-                    if await self._try():
-                        return
+                    leads = await self._try()
                 refused_at, logged = None, ""
+                if leads:
+                    looked(None)
+                    return
             except (ClusterError, TimeoutError) as error:
-                if logged != _text(error):
-                    logged = _text(error)
+                failed = _text(error)
+                if logged != failed:
+                    logged = failed
                     log.warning("the Lease cannot be read or written; trying again: %s", logged)
                 if not _refused(error):
                     refused_at = None
@@ -109,15 +115,16 @@ class Lease:
                     refused_at = self._term.now()
                 elif self._term.now() - refused_at >= REFUSED_S:
                     raise
-            looked()
+            looked(failed)
             await asyncio.sleep(RETRY_S)
 
-    async def hold(self, renewed: Callable[[], None] = lambda: None) -> str:
+    async def hold(self, renewed: Said = lambda _: None) -> str:
         """Renew until the term is over or another replica holds the Lease. Returns the reason; the
-        gate is closed then. `renewed` is called after every try, failed ones included."""
+        gate is closed then. `renewed` is called after every try."""
         reason, pause_s = "the Lease could not be renewed in time", RETRY_S
         while self._term.open:
             await asyncio.sleep(pause_s)
+            failed: str | None = None
             try:
                 async with asyncio.timeout(TRY_S):
                     if not await self._try():
@@ -125,10 +132,10 @@ class Lease:
                         break
                 pause_s = RETRY_S
             except (ClusterError, TimeoutError) as error:
-                pause_s = AGAIN_S
-                reason = f"the Lease could not be renewed: {_text(error)}"
+                pause_s, failed = AGAIN_S, _text(error)
+                reason = f"the Lease could not be renewed: {failed}"
                 log.warning("%s", reason)
-            renewed()
+            renewed(failed)
         self._term.close()
         return reason
 

@@ -1,7 +1,8 @@
 """The operator as a process: builds the ports, leads or stands by, and ends when it may not lead.
 
-The order is: probes, election, watches. If the Lease is lost or kopf ends, the gate closes first;
-then the process ends with status 1. A new process is the simplest way back to a known state.
+The order is: probes, kinds, election, watches. A replica stands for the Lease only while every kind
+can be watched. If the Lease is lost, kopf ends or a watch is dead, the gate closes first; then the
+process ends with status 1. A new process is the simplest way back to a known state.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +23,7 @@ from argosy_operator.ports.access import Access
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.ports.gateways import HttpGateways
-from argosy_operator.ports.lease import Lease, Term
+from argosy_operator.ports.lease import RETRY_S, Lease, Term
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.protocols import ClusterError
@@ -34,7 +37,7 @@ from argosy_operator.shell.installs import Installs
 from argosy_operator.shell.loop import round_of
 from argosy_operator.shell.telemetry import metrics
 from argosy_operator.shell.telemetry.health import Health, serve
-from argosy_operator.shell.trigger import Trigger
+from argosy_operator.shell.trigger import Trigger, obstacle
 from argosy_operator.shell.workers import LAST_WRITE_S, Workers
 
 log = logging.getLogger("argosy.app")
@@ -106,13 +109,14 @@ async def run(options: Options) -> int:
         )
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
         workers = Workers(partial(round_of, sources), slots, gateways)
-        health = Health(workers.busy_since)
+        trigger = Trigger(access, options.namespace, workers.enqueue)
+        health = Health(workers.busy_since, trigger.watches.blind)
         server = await serve(health, "0.0.0.0", options.metrics_port)
         holder = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}"
         lease = Lease(lease_cluster, term, options.lease_namespace, options.lease_name, holder)
         try:
-            trigger = Trigger(access, options.namespace, workers.enqueue)
-            return await _lead(Replica(term, lease, workers, trigger, health), stop)
+            look = partial(obstacle, cluster, options.namespace)
+            return await _lead(Replica(term, lease, workers, trigger, health, look), stop)
         finally:
             term.close()
             server.close()
@@ -130,14 +134,34 @@ class Replica:
     workers: Workers
     trigger: Trigger
     health: Health
+    obstacle: Callable[[], Awaitable[str | None]]
+    """Why not every kind can be watched now."""
+
+
+async def _elect(replica: Replica) -> None:
+    """Return when this process leads and every kind can be watched. Raises ClusterError as
+    `Lease.acquire` does."""
+    while True:
+        logged = ""
+        while why := await replica.obstacle():
+            if logged != why:
+                logged = why
+                log.warning("waiting, and not standing for the Lease: %s", why)
+            replica.health.wait(why)
+            await asyncio.sleep(RETRY_S)
+        await replica.lease.acquire(replica.health.beat)
+        # A standby may have waited for days, and this may be why the last leader ended.
+        if await replica.obstacle() is None:
+            return
+        with suppress(ClusterError):
+            await replica.lease.release()
 
 
 async def _lead(replica: Replica, stop: asyncio.Event) -> int:
     """Wait for the Lease, serve until the term or the process ends. Returns the exit status."""
     term, lease, workers = replica.term, replica.lease, replica.workers
     stopped = asyncio.create_task(stop.wait())
-    waiting = asyncio.create_task(lease.acquire(replica.health.beat))
-    replica.health.ready = True
+    waiting = asyncio.create_task(_elect(replica))
     await asyncio.wait({stopped, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
         waiting.cancel()

@@ -3,33 +3,150 @@
 kopf runs in a thread with an event loop of its own, because it cancels every task of its loop when
 it ends. It posts no Events, stores nothing, sets no finalizer, and logs in with the same `Access`
 as the operator's own client.
+
+kopf looks up the kinds once, when it starts: to follow CRDs that come and go it would need the
+right to list and watch all CRDs of the cluster. So `obstacle` says before this process leads
+whether every kind can be watched, and `Watches` afterwards whether each watch lives. Where one does
+not, the process ends.
 """
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
+import aiohttp
 import kopf
+from yarl import URL
 
 from argosy_operator.api.v1alpha1 import GROUP, VERSION
 from argosy_operator.core.fleet import names
-from argosy_operator.ports.access import Access
+from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.ports.access import Access, Login
+from argosy_operator.ports.cluster import PLURALS, ApiCluster
+from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.shell.telemetry import metrics
 
 RELOGIN = timedelta(minutes=5)
+OURS = ("ServingDeployment", "ServingRole")
+"""The kinds of our CRDs."""
 CHILDREN = (
-    ("apps", "v1", "deployments"),
-    ("", "v1", "pods"),
-    ("", "v1", "services"),
-    ("", "v1", "serviceaccounts"),
-    ("rbac.authorization.k8s.io", "v1", "roles"),
-    ("rbac.authorization.k8s.io", "v1", "rolebindings"),
-    ("policy", "v1", "poddisruptionbudgets"),
-    ("autoscaling", "v2", "horizontalpodautoscalers"),
+    "Deployment",
+    "Pod",
+    "Service",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "PodDisruptionBudget",
+    "HorizontalPodAutoscaler",
+)
+KINDS = {PLURALS[kind][1]: kind for kind in (*OURS, *CHILDREN)}
+"""What is watched: kinds by the last word of their paths."""
+
+RENEWED_S = 120
+"""The API server ends each watch after this time, and kopf begins it again."""
+SILENT_S = 70
+"""A watch without an event is begun again after this time. The API server sends a bookmark each
+minute."""
+BLIND_S = 240.0
+"""A watch that was not answered for so long is dead: kopf ends it `RENEWED_S` + 30 s after it began
+at the latest, and gives the next one `SILENT_S` to be answered."""
+FIRST_S = 60.0
+"""The first watch of each kind is answered within this time. A kind that another API server of the
+cluster does not serve yet has none."""
+LOOK_S = 2.0
+INSTALL = (
+    "install them: `kubectl apply --server-side -f crds/`, or the chart with crds.enabled=true"
 )
 
 Enqueue = Callable[[tuple[str, str], int | None], None]
+
+
+async def obstacle(cluster: ApiCluster, namespace: str | None) -> str | None:
+    """Say why not every kind can be watched now; None if all can.
+
+    It reads what kopf reads first: which kinds there are, and a list of each.
+    """
+    try:
+        served = await cluster.served(f"{GROUP}/{VERSION}")
+        missing = [PLURALS[kind][1] for kind in OURS if PLURALS[kind][1] not in served]
+        if missing:
+            crds = " and ".join(f"{plural}.{GROUP}" for plural in missing)
+            return f"the API server does not serve {VERSION} of the CRDs {crds}; {INSTALL}"
+        for kind in KINDS.values():
+            await cluster.look(kind, namespace)
+    except ClusterError as error:
+        if error.kind is ErrorKind.FORBIDDEN:
+            return f"{error}; grant `list` and `watch` of it, as the chart's role does"
+        return str(error)
+    return None
+
+
+class Watches:
+    """When the API server last answered the watch of each kind.
+
+    kopf's thread writes it; the main thread reads it, also while kopf's hangs.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self._answered = dict[str, float]()
+        self._refused = dict[str, int]()
+
+    def begin(self) -> None:
+        self._began = self._clock()
+        for kind in KINDS.values():
+            metrics.show_watch(kind, partial(self.age_s, kind))
+
+    def answer(self, url: URL, status: int) -> None:
+        """The API server answered one call of kopf."""
+        kind = KINDS.get(url.path.rpartition("/")[2])
+        if kind is None:
+            return
+        if status >= 400:
+            self._refused[kind] = status
+        elif "watch" in url.query:
+            self._refused.pop(kind, None)
+            self._answered[kind] = self._clock()
+
+    def age_s(self, kind: str) -> float:
+        """Seconds since the watch was answered, or since the watches began."""
+        since = self._answered.get(kind, self._began)
+        return 0.0 if since is None else self._clock() - since
+
+    def blind(self) -> str | None:
+        """Name the watches that are dead, and why; None if none is, or before they begin."""
+        dead = []
+        for kind in KINDS.values():
+            limit_s = BLIND_S if kind in self._answered else FIRST_S
+            if self.age_s(kind) > limit_s:
+                dead.append(f"{kind} ({self._why(kind)})")
+        return f"the watches are dead of {', '.join(dead)}" if dead else None
+
+    def _why(self, kind: str) -> str:
+        refused = self._refused.get(kind)
+        said = "no answer" if refused is None else f"the API server answers {refused}"
+        return f"{said} for {self.age_s(kind):.0f} s"
+
+    def refusals(self) -> str:
+        """What the API server answered instead of watches, as the end of a sentence."""
+        said = [f"{kind} {status}" for kind, status in list(self._refused.items())]
+        return f" (the API server answered: {', '.join(said)})" if said else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Session(kopf.AiohttpSession):
+    """kopf's session with one login. Equal logins are equal, so kopf does not ask again and again
+    with one that the API server refused."""
+
+    login: Login
+    aiohttp_session: aiohttp.ClientSession = field(compare=False)
+    expiration: datetime | None = field(default=None, compare=False)
 
 
 class AutoscalerChanges:
@@ -56,7 +173,8 @@ class AutoscalerChanges:
 
 
 class Trigger:
-    """`start` begins to watch. `ended` gets the reason when kopf stops; the process ends then."""
+    """`start` begins to watch. `ended` gets the reason when kopf stops or a watch is dead; the
+    process ends then."""
 
     def __init__(self, access: Access, namespace: str | None, enqueue: Enqueue) -> None:
         self._access, self._namespace, self._enqueue = access, namespace, enqueue
@@ -65,20 +183,35 @@ class Trigger:
         self.ended: asyncio.Future[str] = self._loop.create_future()
         self._autoscalers = AutoscalerChanges()
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+        self.watches = Watches()
+        self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self.watches.begin()
         self._thread.start()
+        self._looking = self._loop.create_task(self._look())
 
     def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         self._stop.set()
         self._thread.join(timeout=5)
+
+    async def _look(self) -> None:
+        """In the main thread, so that it also sees that kopf's hangs."""
+        while True:
+            if reason := self.watches.blind():
+                self._stop.set()
+                return self._set_ended(reason)
+            await asyncio.sleep(LOOK_S)
 
     def _run(self) -> None:
         try:
             asyncio.run(self._watch())
-            reason = "kopf ended"
-        except Exception as error:
-            reason = f"kopf ended: {error}"
+        except Exception as error:  # no loop, such as without descriptors
+            self._end(f"kopf ended: {error}")
+
+    def _end(self, reason: str) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._set_ended, reason)
 
@@ -92,28 +225,42 @@ class Trigger:
         )
         # Nobody reads the identity. Without one kopf makes it of the user's name, and a uid that
         # the platform assigns has none.
-        await kopf.operator(
+        tasks = await kopf.spawn_tasks(
             registry=self._registry(),
             settings=settings(),
             standalone=True,
             stop_flag=self._stop,
             **(where | {"identity": "argosy"}),
         )
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        # All else that kopf does now may hang: it waits for watches that it cancels once, and the
+        # loop for a thread that waits for this flag.
+        self._end(f"kopf ended{self._why(done)}")
+        self._stop.set()
+        await kopf.run_tasks(tasks)
+
+    def _why(self, done: set[asyncio.Task[Any]]) -> str:
+        errors = [task.exception() for task in done if not task.cancelled()]
+        said = [str(getattr(e, "message", None) or e) for e in errors if e is not None]
+        return f": {'; '.join(said)}{self.watches.refusals()}" if said else ""
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry)(self._login)
-        kopf.on.event(GROUP, VERSION, "servingdeployments", registry=registry)(self._fleet)
-        kopf.on.event(GROUP, VERSION, "servingroles", registry=registry)(self._child)
-        for group, version, plural in CHILDREN:
-            scales = plural == "horizontalpodautoscalers"
-            handler = self._autoscaler if scales else self._child
+        handlers = {
+            "ServingDeployment": self._fleet,
+            "HorizontalPodAutoscaler": self._autoscaler,
+        }
+        for kind in KINDS.values():
+            group, version, plural = _resource(kind)
+            handler = handlers.get(kind, self._child)
             kopf.on.event(group, version, plural, id=plural, registry=registry)(handler)
         return registry
 
-    async def _login(self, **_: Any) -> kopf.ConnectionInfo:
+    async def _login(self, **_: Any) -> kopf.AiohttpSession:
+        """A session of our own, because kopf's says nothing of the answers that it gets."""
         login = await self._access.login()
-        return kopf.ConnectionInfo(
+        info = kopf.ConnectionInfo(
             server=login.server,
             ca_path=login.ca_path,
             insecure=not login.verify,
@@ -121,8 +268,25 @@ class Trigger:
             private_key_path=login.key_path,
             scheme=login.scheme,
             token=login.token,
+        )
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._answered)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+            headers=info.as_http_headers(),
+            trace_configs=[trace],
+        )
+        return _Session(
+            server=login.server,
+            login=login,
+            aiohttp_session=session,
             expiration=datetime.now(UTC) + RELOGIN if login.token else None,
         )
+
+    async def _answered(
+        self, _session: aiohttp.ClientSession, _: object, params: aiohttp.TraceRequestEndParams
+    ) -> None:
+        self.watches.answer(params.url, params.response.status)
 
     async def _fleet(self, **event: Any) -> None:
         self._enqueue_soon(event["namespace"], event["name"], event["meta"].get("generation"))
@@ -147,9 +311,9 @@ def settings() -> kopf.OperatorSettings:
     s.posting.loggers = False
     s.networking.request_timeout = 15
     s.networking.enforce_retry_after = True
-    s.watching.server_timeout = 300
-    s.watching.client_timeout = 330
-    s.watching.inactivity_timeout = 70
+    s.watching.server_timeout = RENEWED_S
+    s.watching.client_timeout = RENEWED_S + 30
+    s.watching.inactivity_timeout = SILENT_S
     s.watching.chunk_size = 500
     s.queueing.idle_timeout = 0.2
     s.queueing.error_delays = (1, 1, 2, 3, 5, 8, 13, 21, 34, 60)
@@ -157,10 +321,17 @@ def settings() -> kopf.OperatorSettings:
     s.peering.standalone = True
     s.persistence.finalizer = f"{GROUP}/unused"
     s.process.ultimate_exiting_timeout = 30
-    for group, _, plural in CHILDREN:
+    for group, _, plural in map(_resource, CHILDREN):
         # Only objects with the fleet label are watched, not every pod of the cluster.
         s.watching.label_selectors[kopf_selector(group, plural)] = names.FLEET
     return s
+
+
+def _resource(kind: str) -> tuple[str, str, str]:
+    """Group, version and plural, as kopf names a kind."""
+    api_version, plural = PLURALS[kind]
+    group, _, version = api_version.rpartition("/")
+    return group, version, plural
 
 
 def kopf_selector(group: str, plural: str) -> Any:

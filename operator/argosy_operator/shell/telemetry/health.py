@@ -1,42 +1,62 @@
 """/health, /ready and /metrics on the admin port.
 
-/health follows progress. It fails if a round neither ends nor fails in time, or if the event loop
-hangs. A call that waits for the API server has a deadline, and its failure is progress: a restart
-does not help while the API server is away. Standbys are healthy and ready.
+/health follows progress. It fails if a round neither ends nor fails in time, if the event loop
+hangs, or if a watch of the leader is dead. A call that waits for the API server has a deadline, and
+its failure is progress: a restart does not help while the API server is away.
+
+/ready says whether this replica leads or could: it knows the Lease, and every kind that it must
+watch is there. What stands in the way is in the answer, and a restart would not remove it.
 """
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 STUCK_S = 120.0
 """Without progress for so long, the process should be restarted."""
+UNSEEN_S = 30.0
+"""A replica that could neither read nor write the Lease for so long is not ready. It tries every
+six seconds at least."""
 REQUEST_LIMIT_S = 5.0
 
 
 class Probed(Protocol):
     """A process whose probes are asked."""
 
-    ready: bool
-
     def stuck(self) -> str | None:
         """Why it should be restarted; None while it makes progress."""
 
+    def unready(self) -> str | None:
+        """Why it cannot do its work now; None while it can."""
+
 
 class Health:
-    """What the probes ask. `beat` is called after every attempt to take or renew the Lease,
-    successful or not."""
+    """What the probes ask. `beat` is called after every attempt to take or renew the Lease, and
+    `wait` while this replica does not try."""
 
-    def __init__(self, busy_since: Mapping[tuple[str, str], float]) -> None:
-        self._busy_since = busy_since
+    def __init__(
+        self,
+        busy_since: Mapping[tuple[str, str], float],
+        blind: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`blind` names the watches that are dead."""
+        self._busy_since, self._blind = busy_since, blind
         self._beat_at = time.monotonic()
-        self.ready = False
+        self._lease_at: float | None = None
+        self._failed: str | None = "the Lease was not read yet"
 
-    def beat(self) -> None:
-        self._beat_at = time.monotonic()
+    def beat(self, failed: str | None = None) -> None:
+        """`failed` says why the Lease could be neither read nor written."""
+        self._beat_at, self._failed = time.monotonic(), failed
+        if failed is None:
+            self._lease_at = self._beat_at
+
+    def wait(self, obstacle: str) -> None:
+        """This replica does not stand for the Lease, because of the obstacle."""
+        self._beat_at, self._failed, self._lease_at = time.monotonic(), obstacle, None
 
     def stuck(self) -> str | None:
         """Why this process should be restarted; None while it makes progress."""
@@ -46,7 +66,16 @@ class Health:
         for key, since in self._busy_since.items():
             if now - since > STUCK_S:
                 return f"the round of {'/'.join(key)} has lasted {now - since:.0f} s"
-        return None
+        return self._blind()
+
+    def unready(self) -> str | None:
+        """Why this replica neither leads nor could; None if it does or could."""
+        if self._failed is None:
+            return None
+        if self._lease_at is None:
+            return self._failed
+        unseen_s = time.monotonic() - self._lease_at
+        return self._failed if unseen_s > UNSEEN_S else None
 
 
 async def serve(health: Probed, host: str, port: int) -> asyncio.Server:
@@ -81,6 +110,7 @@ def _page(health: Probed, path: str) -> tuple[str, str, bytes]:
         status = "200 OK" if reason is None else "503 Service Unavailable"
         return status, "text/plain", (reason or "ok").encode()
     if path == "/ready":
-        status = "200 OK" if health.ready else "503 Service Unavailable"
-        return status, "text/plain", b"ready" if health.ready else b"not ready"
+        reason = health.unready()
+        status = "200 OK" if reason is None else "503 Service Unavailable"
+        return status, "text/plain", (f"not ready: {reason}" if reason else "ready").encode()
     return "404 Not Found", "text/plain", b"not found"

@@ -1,7 +1,7 @@
 """The operator's own metrics (designs/0001-seams.md §5). Every label value starts at 0."""
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -24,6 +24,11 @@ SECONDS = Histogram(
 )
 DECISIONS = Counter("argosy_operator_decisions_total", "Decisions of the law.", ["reason"])
 LEADER = Gauge("argosy_operator_leader", "1 while this replica leads.")
+WATCH_AGE = Gauge(
+    "argosy_operator_watch_age_seconds",
+    "Seconds since the API server last answered the leader's watch of a kind.",
+    ["kind"],
+)
 OF_OTHERS = Gauge(
     "argosy_operator_fleets_of_other_installs",
     "Fleets that are left alone because another install looks after them.",
@@ -67,6 +72,11 @@ def count_write(verb: str, kind: str) -> None:
 def count_decision(draft: Draft) -> None:
     if draft.decision is not None:
         DECISIONS.labels(draft.decision.rule.value).inc()
+
+
+def show_watch(kind: str, age_s: Callable[[], float]) -> None:
+    """`age_s` is asked at each scrape: a watch that hangs grows old without an event."""
+    WATCH_AGE.labels(kind).set_function(age_s)
 
 
 def show_errors(key: FleetKey, spent: Spent | None) -> None:

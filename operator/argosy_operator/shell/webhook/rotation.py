@@ -72,6 +72,10 @@ class Rotation:
         since_s = time.monotonic() - self._looked_at
         return f"no look at the bundle for {since_s:.0f} s" if since_s > STUCK_S else None
 
+    def unready(self) -> str | None:
+        """Why the API server cannot ask this process; None if it can."""
+        return None if self.ready else "the webhook's configuration lacks its certificate"
+
     async def run(self) -> None:
         """Look until cancelled. A look that fails is tried again: without the API server there is
         no one to answer."""
