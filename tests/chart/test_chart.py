@@ -682,6 +682,16 @@ def test_the_charts_own_pods_are_placed_by_the_values_of_their_component(compone
         assert noted == ("llm" if name in placed else None)
 
 
+def test_variables_of_the_operator_come_before_those_that_the_chart_writes_itself():
+    given = [{"name": "TZ", "value": "UTC"}, {"name": "POD_NAME", "value": "mine"}]
+    words = ("--set-json", f"operator.env={json.dumps(given)}")
+    code, text = helm("template", "argosy", str(CHART), *words)
+    assert code == 0, text
+    (container,) = pods_of(yaml.safe_load_all(text))["operator"]["spec"]["containers"]
+    (plain,) = pods_of(rendered())["operator"]["spec"]["containers"]
+    assert container["env"] == given + plain["env"], "of two of one name the last one counts"
+
+
 def test_annotations_that_the_chart_writes_itself_stay():
     settings = (
         r"operator.podAnnotations.prometheus\.io/port=none",

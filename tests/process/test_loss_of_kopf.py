@@ -10,12 +10,14 @@ import pwd
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from argosy_bench.ports import free_ports
 from argosy_operator.shell import app, trigger
@@ -157,6 +159,44 @@ async def test_a_standby_gives_the_lease_back_if_the_crds_are_gone_when_it_gets_
         assert not server.watched
         os.kill(os.getpid(), signal.SIGTERM)
         assert await standby == 0
+
+
+async def test_an_operator_that_cannot_reach_the_api_server_is_not_ready_and_says_why(
+    tmp_path: Path,
+) -> None:
+    async with ApiServer(places=1, work_s=0.0).serving(tmp_path) as kubeconfig:
+        pass  # it is away now
+    (port,) = free_ports(1)
+    running = asyncio.create_task(app.run(options(kubeconfig, port)))
+    said = ""
+    async with asyncio.timeout(30):
+        while "Unreachable" not in said:
+            await asyncio.sleep(0.05)
+            with suppress(httpx.TransportError):
+                status, said = await ask(port, "/ready")
+    assert status == 503
+    assert (await ask(port, "/health"))[0] == 200, "a restart does not help"
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running == 0
+
+
+def behind_proxy(kubeconfig: Path) -> None:
+    """The server is now the proxy to a server that has no address."""
+    config = yaml.safe_load(kubeconfig.read_text())
+    (cluster,) = config["clusters"]
+    proxy = cluster["cluster"]["server"]
+    cluster["cluster"] = {"server": "http://api.invalid", "proxy-url": proxy}
+    kubeconfig.write_text(yaml.safe_dump(config))
+
+
+async def test_watches_and_calls_go_through_the_proxy_of_the_kubeconfig(tmp_path: Path) -> None:
+    server = ApiServer(places=10, work_s=0.0)
+    async with server.serving(tmp_path) as path:
+        behind_proxy(Path(path))
+        leader = asyncio.create_task(app.run(options(path)))
+        await until(lambda: leader.done() or watched(server))
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await leader == 0
 
 
 @pytest.mark.parametrize(

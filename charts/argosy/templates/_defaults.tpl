@@ -54,7 +54,8 @@
     "tolerations": [],
     "affinity": {},
     "priorityClassName": "",
-    "podAnnotations": {}
+    "podAnnotations": {},
+    "env": []
   },
   "webhook": {
     "enabled": false,

@@ -4,6 +4,10 @@
 through `kubernetes.aio` and hands the result to `cluster.py` and, through `login()`, to kopf, whose
 own login handlers support neither exec users nor rotated tokens. Credentials are read again every
 minute.
+
+In a cluster the API server is reached without a proxy. With a kubeconfig the environment counts as
+it does for kubectl, which Python's own reading does not give: NO_PROXY may name networks, and
+loopback has no proxy.
 """
 
 import os
@@ -11,7 +15,9 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
+import requests.utils
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import (
     list_kube_config_contexts,
@@ -45,6 +51,8 @@ class Login:
     scheme: str | None
     """Of the Authorization header, such as Bearer."""
     token: str | None
+    proxy: str | None
+    """URL of the proxy to the API server."""
 
 
 class Access:
@@ -63,6 +71,7 @@ class Access:
             configuration.refresh_api_key_hook = hook
         # The loop backs off by itself; retries of the client would hide throttling from it.
         configuration.retries = None
+        configuration.client_session_kwargs = {"trust_env": False}
         return configuration
 
     async def login(self) -> Login:
@@ -76,6 +85,7 @@ class Access:
             key_path=configuration.key_file,
             scheme=scheme.capitalize() or None,
             token=token.strip() or None,
+            proxy=configuration.proxy,
         )
 
     def namespace(self) -> str:
@@ -112,7 +122,19 @@ class Access:
         except (ConfigException, OSError) as error:
             looked = self.kubeconfig or "~/.kube/config (no KUBECONFIG, no ServiceAccount)"
             raise AccessError(f"no access to a cluster from {looked}: {error}") from error
+        configuration.proxy = configuration.proxy or _proxy(configuration.host)
         return True
+
+
+def _proxy(server: str) -> str | None:
+    """The environment's proxy for the API server. One of another kind than HTTP is left out."""
+    host = urlsplit(server).hostname or ""
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return None
+    found = requests.utils.select_proxy(server, requests.utils.get_environ_proxies(server))
+    if found and "://" not in found:
+        found = f"http://{found}"
+    return found if found and found.startswith(("http://", "https://")) else None
 
 
 class _Reread:

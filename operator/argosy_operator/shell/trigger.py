@@ -275,6 +275,7 @@ class Trigger:
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
             headers=info.as_http_headers(),
             trace_configs=[trace],
+            proxy=login.proxy,
         )
         return _Session(
             server=login.server,
