@@ -1,5 +1,6 @@
 """Records of decisions: what is written as JSON, and what is said of one that cannot be read."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.goals import Share
 from argosy_operator.core.scaling.observe import Idle, Observations, RoleSupply, Unknown, Value
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_operator.core.scaling.text.record import from_json, parse_json, to_json
 from tests.scaling import known
 
 OBSERVED = Observations(
@@ -94,3 +95,32 @@ def test_numbers_that_cannot_be_read_are_named(numbers: Any, message: str) -> No
     with pytest.raises(ValueError, match="Decision") as caught:
         from_json(Decision, {**written, "numbers": numbers})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "1e999",
+        "[-1e999]",
+        "NaN",
+        '{"a": Infinity}',
+        "9" * 5000,
+        str(2**63),
+        "1" + "0" * 400,
+        "{",
+        "",
+        b"\xff\xfe",
+    ],
+    ids=lambda text: str(text)[:12],
+)
+def test_text_of_others_that_arithmetic_cannot_take_is_no_json(text: str | bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_json(text)
+
+
+def test_text_of_others_is_read_as_json() -> None:
+    text = '{"a": [1, -2.5e3, true, null, "x"], "b": 9223372036854775807}'
+    assert parse_json(text) == json.loads(text)
+    assert parse_json(text.encode()) == json.loads(text)

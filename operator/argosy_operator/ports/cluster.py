@@ -8,7 +8,6 @@ has its slot, ends with the leader's term at the latest, and is counted. Every f
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +20,7 @@ from kubernetes.aio.dynamic import DynamicClient, Resource
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.names import FIELD_MANAGER
 from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.scaling.text.record import parse_json
 from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.protocols import ClusterError, Gate
 from argosy_operator.ports.rate_limit import RateLimiter
@@ -290,8 +290,10 @@ def _identity(obj: Object) -> tuple[str, str, str]:
 def classified(error: ApiException, what: str) -> ClusterError:
     """The server's Status as a ClusterError: by its `reason`, else by the HTTP status."""
     try:
-        status = json.loads(error.body or "{}")
+        status = parse_json(error.body or "{}")
     except ValueError:
+        status = {}
+    if not isinstance(status, dict):  # a proxy answered
         status = {}
     message = status.get("message") or str(error.body or error.reason or "")[:500]
     reason = status.get("reason") or ""

@@ -17,6 +17,7 @@ from argosy_operator.core.fleet.names import ADMIN_PORT
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.fleet.pods import Load
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
+from argosy_operator.core.scaling.text.record import parse_json
 
 log = logging.getLogger("argosy.engines")
 
@@ -46,7 +47,7 @@ class HttpEngines:
         if answer is None:
             return None
         try:
-            body = answer.json()
+            body = parse_json(answer.content)
             expires_in_s = body.get("expires_in_s")
             return Load(
                 bool(body["draining"]),
@@ -55,7 +56,7 @@ class HttpEngines:
                 None if expires_in_s is None else float(expires_in_s),
                 str(body.get("role", "")),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             return None
 
     async def drain(self, ip: str, fleet: FleetKey, uid: str) -> bool:

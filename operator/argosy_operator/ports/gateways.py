@@ -7,7 +7,6 @@ nothing about its requests and settings. Names are compared with the fleet's own
 """
 
 import asyncio
-import json
 import math
 import re
 import time
@@ -26,6 +25,7 @@ from argosy_operator.core.fleet.pods import (
     SettingsRead,
 )
 from argosy_operator.core.scaling.signals.direct import Load, Reading
+from argosy_operator.core.scaling.text.record import parse_json
 
 TIMEOUT_S = 1.0
 MOST_BYTES = 256 << 10
@@ -88,12 +88,12 @@ class HttpGateways:
 def progress_of(data: bytes) -> FetchProgress | None:
     """What an answer says; None for one that no Job of ours writes."""
     try:
-        answer = json.loads(data)
+        answer = parse_json(data)
         here, of = answer["bytes"], answer["of"]
         if type(here) is not int or type(of) is not int or not 0 <= here <= of < MOST_MODEL_BYTES:
             return None
         return FetchProgress(here, of) if of else None
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -103,7 +103,7 @@ def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
     None if another pod has its address by now, or if no gateway writes such an answer.
     """
     try:
-        answer = json.loads(data)
+        answer = parse_json(data)
         if answer["pod"] != name:
             return None
         in_flight = _whole(answer["in_flight"])
@@ -116,7 +116,7 @@ def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
             left=frozenset(uid for uid, row in on_pods.items() if row["left"] is True),
             settings=_settings(answer),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -159,11 +159,11 @@ def _load(answer: dict[str, Any]) -> Load | None:
 def handovers_of(data: bytes) -> Handovers:
     """What an answer says; nothing of one that a gateway does not write."""
     try:
-        answer = json.loads(data)
+        answer = parse_json(data)
         failing = frozenset(_pair(row) for row in answer["failing"][:MOST_PAIRS])
         whole = answer.get("handed_over", {}).items()  # an older gateway does not say
         return Handovers(failing, {str(pod): _number(seconds) for pod, seconds in whole})
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return Handovers()
 
 

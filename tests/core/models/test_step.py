@@ -372,3 +372,25 @@ def test_a_job_is_looked_for_where_one_may_be(
         status = ServingDeploymentStatus.model_validate({"conditions": [said]})
         found = found.model_copy(update={"status": status})
     assert may_have_job(found) is may
+
+
+RESULT: dict[str, Any] = {"commit": COMMIT, "path": f"hf/org--tiny/{COMMIT}", "bytes": 10}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[" * 100_000,
+        json.dumps(RESULT).replace("10", "1e999"),
+        json.dumps(RESULT).replace("10", "1e300"),
+        json.dumps(RESULT | {"bytes": 10**100}),
+        json.dumps(RESULT | {"bytes": -1}),
+        json.dumps(RESULT | {"commit": "a" * 4000}),
+        json.dumps(RESULT | {"path": ["hf"]}),
+    ],
+    ids=["brackets", "inf", "float", "long", "negative", "long commit", "path"],
+)
+def test_a_pod_that_says_what_status_cannot_hold_has_fetched_nothing(said: str) -> None:
+    world = with_job("Succeeded", said=said)
+    assert stepped(world)[0] != "ModelFetched"
+    assert world.fleet.status.model is None

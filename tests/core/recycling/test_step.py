@@ -179,7 +179,16 @@ def test_the_pause_doubles_up_to_a_day() -> None:
     assert pauses == [300.0, 600.0, 76_800.0, 86_400.0, 86_400.0]
 
 
-@pytest.mark.parametrize("text", ["", "soon 1", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z 0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon 1",
+        "2026-01-01T00:00:00Z",
+        "2026-01-01T00:00:00Z 0",
+        pytest.param(f"2026-01-01T00:00:00Z {'9' * 5000}", id="too many digits"),
+    ],
+)
 def test_a_note_that_cannot_be_read_is_none(text: str) -> None:
     model, _ = sick_fleet()
     model.children["ServingRole", "chat-prefill"]["metadata"]["annotations"] = {RECYCLED: text}

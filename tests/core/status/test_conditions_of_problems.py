@@ -27,6 +27,7 @@ from tests.core.status.worlds import (
     pod,
     refused,
     sick,
+    status,
     told,
     unready,
 )
@@ -837,3 +838,14 @@ ROWS = [
 def test_the_conditions_say_what_keeps_the_fleet_from_its_spec(row: Row) -> None:
     found, expected = told(row)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["[" * 100_000, '{"reason":' * 30_000, '{"reason": 1e999, "message": NaN}', "9" * 5000],
+    ids=["brackets", "objects", "no number", "too many digits"],
+)
+def test_a_pod_that_ends_with_any_words_is_a_crash_and_no_error_of_the_round(said: str) -> None:
+    world = sick(waiting=("CrashLoopBackOff", "back-off 10s"), terminated=("Error", said))
+    conditions = {c.type: c for c in status(world).conditions}
+    assert conditions["Ready"].reason == "ContainerCrashing"

@@ -1,15 +1,16 @@
 """What the Job that fetches a model has come to, read from its pods."""
 
-import json
 from collections.abc import Iterable, Mapping
 
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.status import ModelStatus
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import ChildKey, Object
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.scaling.text.record import parse_json
 
 
 def as_fetched(fleet: ServingDeployment, children: Mapping[ChildKey, Object]) -> ServingDeployment:
@@ -41,22 +42,29 @@ def pods_of(snapshot: Snapshot, job: Object) -> tuple[Pod, ...]:
 
 
 def result_of(snapshot: Snapshot, pods: Iterable[Pod]) -> Object | None:
-    """The model that one of these pods has fetched, as status writes it; None if none has."""
+    """The model that one of these pods has fetched, as status writes it; None if none has.
+
+    What a pod says is no result if status could not hold it.
+    """
     claim = snapshot.children.get(("PersistentVolumeClaim", snapshot.fleet.model_claim or ""))
+    if claim is None:
+        return None
+    meta = claim["metadata"]
     for pod in pods:
         try:
-            said = json.loads(pod.said)
+            said = parse_json(pod.said)
             found = {
                 "uri": snapshot.fleet.spec.model.uri,
-                "commit": str(said["commit"]),
-                "path": str(said["path"]),
-                "bytes": int(said["bytes"]),
+                "commit": said["commit"],
+                "path": said["path"],
+                "bytes": said["bytes"],
+                "claimName": meta["name"],
+                "claimUid": meta["uid"],
             }
+            ModelStatus.model_validate(found, strict=True)
         except (ValueError, KeyError, TypeError):
             continue
-        if claim is not None:
-            meta = claim["metadata"]
-            return found | {"claimName": meta["name"], "claimUid": meta["uid"]}
+        return found
     return None
 
 

@@ -6,6 +6,7 @@ cluster are the state, so a new operator goes on from them. When the last replac
 on the ServingRole: a network that is broken for long costs fewer and fewer pods.
 """
 
+import re
 from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
@@ -19,6 +20,7 @@ from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.recycling.verdict import Poisoned, poisoned
 
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
 PAUSE_S = 300.0
 """Least time between two such replacements in a fleet; doubled with each one in a row."""
 LONGEST_PAUSE_S = 86_400.0
@@ -142,7 +144,7 @@ def _parsed(serving_role: Object) -> Last | None:
     text = (serving_role["metadata"].get("annotations") or {}).get(names.RECYCLED, "")
     time, _, number = text.partition(" ")
     at = seconds(time)
-    if at is None or not (number.isascii() and number.isdigit() and int(number) > 0):
+    if at is None or not _NUMBER.fullmatch(number):
         return None
     return Last(at, min(int(number), 99))
 

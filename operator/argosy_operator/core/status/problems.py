@@ -4,7 +4,6 @@ They are read from pods (why one does not start), from Deployments (why no pod i
 writes that failed. table.py decides which conditions a problem sets.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.models.job import had_no_pod, live_job, pods_of, suspension
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.failures import lacks_pools, shown
+from argosy_operator.core.scaling.text.record import parse_json
 
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
 """Problems of a cluster that has too little room."""
@@ -373,7 +373,7 @@ def _load_failure(pod: Pod) -> Problem | None:
     ended, text = pod.terminated
     since = None
     try:
-        message = json.loads(text)
+        message = parse_json(text)
         reason, why = Reason(message["reason"]), str(message["message"])
     except (ValueError, KeyError, TypeError):
         if ended != "OOMKilled":

@@ -3,7 +3,6 @@
 `rounds.py` keeps the servers and submits work to their threads; `collect.py` calls `ask` there.
 """
 
-import json
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +14,7 @@ from prometheus_api_client import PrometheusConnect
 from urllib3.exceptions import ReadTimeoutError
 from urllib3.util.retry import Retry
 
+from argosy_operator.core.scaling.text.record import parse_json
 from argosy_operator.ports.prometheus.allowlist import (
     Allowlist,
     GuardedAdapter,
@@ -155,12 +155,12 @@ def _read(status: int, body: bytes) -> list[Row]:
         raise TooLargeError(f"PrometheusAnswer: more than {LARGEST_ANSWER} bytes")
     failed = TooLargeError if status in REFUSED_FOR_SIZE else NoAnswerError
     try:
-        answer = json.loads(body)
+        answer = parse_json(body)
         if answer["status"] == "error":
             words = str(answer["error"])[:LONGEST_ERROR]
             raise failed(f"PrometheusError: HTTP {status}: {words}")
         result = answer["data"]["result"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         word = "PrometheusAnswer" if status == 200 else "PrometheusError"
         raise failed(f"{word}: HTTP {status}, not Prometheus' JSON") from error
     if status != 200 or not isinstance(result, list):

@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime as dt
-import json
 import logging
 import signal
 import ssl
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from argosy_operator.core.scaling.text.record import parse_json
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.webhook import ApiBundle
 from argosy_operator.shell.telemetry.health import serve
@@ -73,6 +73,6 @@ def application() -> web.Application:
 
 async def _warnings(request: web.Request) -> web.Response:
     try:
-        return web.json_response(answer(await request.json()))
-    except (NoReviewError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        return web.json_response(answer(parse_json(await request.read())))
+    except (NoReviewError, ValueError) as error:
         return web.Response(status=400, text=f"{error}\n")

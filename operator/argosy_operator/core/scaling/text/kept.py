@@ -21,7 +21,7 @@ from argosy_operator.core.scaling.state import (
     Want,
     restarted,
 )
-from argosy_operator.core.scaling.text.record import JSON, from_json, to_json
+from argosy_operator.core.scaling.text.record import JSON, from_json, parse_json, to_json
 from argosy_operator.core.slo.errors import Errors
 
 VERSION = 1
@@ -72,14 +72,14 @@ def kept_of(text: str) -> Kept:
     if len(text) > MOST_BYTES:
         raise UnusableError(f"it is longer than {MOST_BYTES} bytes")
     try:
-        data = cast(JSON, json.loads(text))
+        data = cast(JSON, parse_json(text))
         version = data.get("version") if isinstance(data, dict) else None
         if version != VERSION:
             raise UnusableError(f"its version is {version!r}, and this operator reads {VERSION}")
         kept = from_json(Kept, data)
     except UnusableError:
         raise
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise UnusableError(f"it cannot be read: {str(error)[:200]}") from error
     numbers = sound(kept.state) and kept.errors.sound
     if not numbers or not all(plausible(seconds) for _, seconds in kept.starts):

@@ -5,16 +5,45 @@ tests read it. Dataclasses are written by their fields. Signals are `{"value": v
 `{"idle": t}` and `{"unknown": reason}`.
 """
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from types import NoneType, UnionType
-from typing import Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from argosy_operator.core.scaling.observe import Idle, Unknown, Value
 
 T = TypeVar("T")
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON that a pod, another program or a person wrote.
+
+    Raises ValueError for all that is none, and for what no program of ours writes and arithmetic
+    cannot take: NaN, numbers beyond those of a float, integers of more than 64 bits, thousands of
+    brackets.
+    """
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_integer)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is no finite number")
+    return number
+
+
+def _integer(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("an integer has more than 64 bits")
+    return number
 
 
 def to_json(value: object) -> JSON:
