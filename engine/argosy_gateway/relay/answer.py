@@ -206,7 +206,7 @@ class Answer:
     async def finish(self) -> bool:
         """Send `[DONE]` if that is all that the client still misses."""
         scan = self._scan
-        if scan is None or not self.resume.closed or scan.usage is None:
+        if scan is None or not self.resume.closed or not scan.usage_came:
             return False
         scan.done, scan.error = True, False
         await self.pass_on(b"data: [DONE]\n\n")

@@ -87,6 +87,7 @@ class StreamScan:
         "on_ids",
         "size",
         "usage",
+        "usage_came",
     )
 
     def __init__(
@@ -114,6 +115,8 @@ class StreamScan:
         """The same of each choice, by its index."""
         self.usage: Usage | None = None
         """From the latest chunk that had usage."""
+        self.usage_came = False
+        """The chunk at the end, which has nothing but the usage of the whole."""
         self.done = False
         """`[DONE]` has come."""
         self.error = False
@@ -226,4 +229,6 @@ class StreamScan:
         if not isinstance(chunk, dict):
             return False
         self.usage = usage_of(chunk) or self.usage
-        return chunk.get("choices") == [] and self.usage is not None
+        alone = chunk.get("choices") == [] and self.usage is not None
+        self.usage_came = self.usage_came or alone
+        return alone

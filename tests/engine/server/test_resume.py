@@ -101,8 +101,10 @@ def test_a_cut_stream_reads_like_a_whole_one(
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_every_cut_of_one_stream_is_mended(path):
-    body = ask(path, max_tokens=40, stop=["b a"], ignore_eos=True)
+@pytest.mark.parametrize("in_each_chunk", [False, True], ids=["usage of the end", "of each chunk"])
+async def test_every_cut_of_one_stream_is_mended_and_its_usage_goes_on(path, in_each_chunk):
+    options = {"include_usage": True, "continuous_usage_stats": in_each_chunk}
+    body = ask(path, max_tokens=40, stop=["b a"], ignore_eos=True, stream_options=options)
     whole = await begun(path, body)
     for cut in range(1, len(whole) - 1):
         rest = await gone_on(path, body, whole[:cut])

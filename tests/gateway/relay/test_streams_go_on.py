@@ -141,6 +141,23 @@ async def test_a_stream_that_misses_only_its_end_mark_gets_it_from_the_gateway()
         assert f.count("argosy_requests_completed_total", result="ok") == 1
 
 
+async def test_usage_in_each_chunk_does_not_stand_for_that_of_the_end():
+    async def closes(call: Call) -> None:
+        await call.begin_stream(IDS)
+        chunk = {"created": 9, "choices": [{"index": 0, "delta": {"content": "one two three"}}]}
+        chunk["usage"] = {"prompt_tokens": 7, "completion_tokens": 3}
+        await call.raw(b": argosy 1,2,3\ndata: " + json.dumps(chunk).encode() + b"\n\n")
+        await close(call)
+        call.writer.transport.abort()
+
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with pair(closes, rest) as (f, a, b):
+        text, events = await read(f, stream_options=options)
+        assert a.calls[0].body["stream_options"] == b.calls[0].body["stream_options"] == options
+        assert text == "one two three"
+        assert events[-2:] == [USAGE.decode(), "[DONE]"]
+
+
 async def test_an_error_event_is_not_shown_to_the_client_whose_stream_goes_on():
     error = b'{"error": {"message": "boom", "code": "internal_error"}}'
     async with pair(breaks_after(1, error=error), rest) as (f, _, _b):

@@ -44,8 +44,8 @@ class Form:
 
     @property
     def only_text(self) -> bool:
-        """The text alone says all of the answer."""
-        return replace(self, reasons=False) == Form()
+        """The text alone says all of the answer: counts of its tokens follow from it."""
+        return replace(self, reasons=False, continuous_usage=False) == Form()
 
 
 def form_of(

@@ -51,6 +51,9 @@ class Choice:
         self._owed_ids: list[int] = []
         self._owed_likely: list[Likely] = []
         self._parsed = parsed
+        self._prompt_tokens = len(prompt.token_ids)
+        self._completed = flow.n_tokens
+        """Tokens of the texts so far, those of an earlier engine included."""
         self._texts: list[str] = []
         self._tokens: list[int] = []
         self._likely: list[Likely] = []
@@ -130,7 +133,7 @@ class Choice:
         it. The stream's last chunk has those of all choices."""
         if not self._parsed.form.continuous_usage:
             return None
-        prompt = len(self.request.token_ids)
+        prompt = self._prompt_tokens  # the request's may have those that another engine has sent
         told = {"prompt_tokens": prompt, "completion_tokens": tokens}
         return json.dumps({**told, "total_tokens": prompt + tokens})
 
@@ -138,8 +141,9 @@ class Choice:
         """Chunks, each with the tokens that it completes; mostly one for each text."""
         if self._parsed.form.without_output:
             return
-        usage = self._usage(self.flow.n_tokens)
         for text, ids, likely in zip(piece.texts, piece.covered, piece.likely, strict=True):
+            self._completed += len(ids)
+            usage = self._usage(self._completed)
             deltas: list[dict[str, object]] = [{"content": text}]
             if self._shaper is not None:
                 deltas = self._shaper.push(text)
