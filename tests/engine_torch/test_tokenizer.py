@@ -7,6 +7,7 @@ import threading
 import pytest
 
 pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 from hypothesis import given, settings  # noqa: E402
@@ -14,6 +15,7 @@ from hypothesis import strategies as st  # noqa: E402
 from tokenizers import normalizers  # noqa: E402
 
 from argosy_engine.errors import ChatTemplateError, LoadError  # noqa: E402
+from argosy_engine.runtime.torch.allowed import mask_  # noqa: E402
 from argosy_engine.text.grammars import compose  # noqa: E402
 from argosy_engine.text.hf_tokenizer import HfTokenizer  # noqa: E402
 from argosy_engine.text.token_bytes import bytes_per_token  # noqa: E402
@@ -100,6 +102,21 @@ def test_a_grammar_of_the_folders_tokens_ends_with_one_of_its_ends(tmp_path):
     assert allowed([]) == {a, aa}
     assert allowed([aa]) <= {1, 2}
     assert allowed([aa])
+
+
+@pytest.mark.parametrize("beyond", [1, 5])
+def test_answers_are_structured_though_the_folder_has_more_tokens_than_the_model(tmp_path, beyond):
+    """So have Gemma 3 1B, Llama 3.2 and CodeLlama 34B."""
+    tokenizer = made.read(made.byte_level(), tmp_path)
+    vocab = tokenizer.vocab_size - beyond
+    grammars = tokenizer.grammars(vocab, {2, 1})
+    mask = grammars.mask("r", compose("regex", "a|aa"), [])
+    logits = torch.zeros(1, vocab)
+    mask_(logits, {0: mask})
+    (a,), (aa,) = tokenizer.encode("a"), tokenizer.encode("aa")
+    kept = {token for token in (a, aa) if token < vocab}
+    assert kept
+    assert set(logits[0].isfinite().nonzero().flatten().tolist()) == kept
 
 
 def test_a_prompt_is_never_cut_or_padded_though_the_file_asks_for_it(tmp_path):
