@@ -12,7 +12,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime.torch.allowed import Exclusions, forbid_  # noqa: E402
+from argosy_engine.runtime.torch.allowed import Exclusions, forbid_, may_end  # noqa: E402
 from argosy_engine.runtime.torch.penalty import Penalties, penalise_  # noqa: E402
 from argosy_engine.runtime.torch.sampler import lost_rows, sample  # noqa: E402
 
@@ -213,3 +213,10 @@ def test_penalties_of_sequences_that_grow_are_those_of_the_whole_sequences(seed,
         assert torch.allclose(logits, torch.stack(right) if rows else logits, rtol=1e-6, atol=1e-6)
         for _, tokens, _ in sequences:
             tokens.extend(rng.randrange(90) for _ in range(rng.choice([1, 1, 40])))
+
+
+def test_min_tokens_gives_way_where_a_grammar_lets_nothing_follow_but_the_end():
+    asked = SamplingParams(max_tokens=9, min_tokens=5, stop_token_ids=(4,))
+    masks = {0: bytes([0b1000]), 1: bytes([0b11000]), 2: bytes([0b1001])}
+    found = may_end([asked] * 4, masks, {3})
+    assert [params.min_tokens for params in found] == [0, 0, 5, 5]

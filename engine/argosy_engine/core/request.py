@@ -293,7 +293,8 @@ class Sequence:
         """Whether the token just appended is the last: min_tokens, then eos, stop ids, length."""
         sampling, length = self.request.sampling, len(self.tokens)
         produced = length - self.n_prompt
-        if produced >= sampling.min_tokens:
+        # An answer that a grammar ends is whole, however short it is.
+        if produced >= sampling.min_tokens or sampling.grammar:
             if token_id in eos and not sampling.ignore_eos:
                 return "stop"
             if token_id in sampling.stop_token_ids:

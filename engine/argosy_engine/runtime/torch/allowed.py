@@ -4,6 +4,7 @@ The order is vLLM's: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import torch
 
 from argosy_engine.core.sampling import SamplingParams
 
-__all__ = ["Exclusions", "forbid_", "mask_"]
+__all__ = ["Exclusions", "forbid_", "mask_", "may_end"]
 
 _NEVER = float("-inf")
 _Key = tuple[int, int, int, int, bool]
@@ -147,6 +148,25 @@ def forbid_(
 ) -> None:
     """One step of `Exclusions`."""
     Exclusions(eos).apply_(logits, sampling, histories, n_prompts)
+
+
+def may_end(
+    sampling: Sequence[SamplingParams], masks: Mapping[int, bytes], eos: Collection[int]
+) -> list[SamplingParams]:
+    """Without `min_tokens` where a grammar's answer is whole: nothing but its end may follow."""
+
+    def whole(row: int, params: SamplingParams) -> bool:
+        allowed = int.from_bytes(masks[row], "little")
+        for token in (*eos, *params.stop_token_ids):
+            allowed &= ~(1 << token)
+        return not allowed
+
+    return [
+        replace(params, min_tokens=0)
+        if params.min_tokens and row in masks and whole(row, params)
+        else params
+        for row, params in enumerate(sampling)
+    ]
 
 
 def mask_(logits: torch.Tensor, masks: Mapping[int, bytes]) -> None:

@@ -28,7 +28,7 @@ from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
 from argosy_engine.runtime.torch.ahead.launcher import TorchLauncher
-from argosy_engine.runtime.torch.allowed import Exclusions, mask_
+from argosy_engine.runtime.torch.allowed import Exclusions, mask_, may_end
 from argosy_engine.runtime.torch.compute import Native, open_library
 from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
 from argosy_engine.runtime.torch.masks import Masks
@@ -194,12 +194,13 @@ class TorchRunner:
         with torch.inference_mode():
             logits = self.trunk.logits(flat, self._pool)
             drawn = Drawn(logits, flat.sampling)
+            masks, failed = making.result() if making is not None else ({}, {})
             if not all(params.plain for params in flat.sampling):
-                self._exclusions.apply_(logits, flat.sampling, flat.histories, flat.n_prompts)
+                sampling = may_end(flat.sampling, masks, self.eos_token_ids)
+                self._exclusions.apply_(logits, sampling, flat.histories, flat.n_prompts)
                 self._penalties.apply_(
                     logits, flat.sampling, flat.histories, flat.n_prompts, flat.request_ids
                 )
-            masks, failed = making.result() if making is not None else ({}, {})
             mask_(logits, masks)
             ids, rows = self._draw(logits, flat)
             lost = _lost(logits, flat.sampling, rows)
