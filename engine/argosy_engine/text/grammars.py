@@ -24,12 +24,13 @@ from argosy_engine.text.terminals import terminal_depth
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["TokenGrammars", "compose", "defined_tokenizer"]
+__all__ = ["TokenGrammars", "after_thought", "compose", "defined_tokenizer"]
 
 T = TypeVar("T")
 
-_WHITE_SPACE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,20}"}
-"""Between the tokens of JSON; without a bound some models write spaces until `max_tokens`."""
+_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,20}", "lenient": True}
+"""White space between the tokens of JSON has a bound: some models write spaces until `max_tokens`.
+Keywords that llguidance does not know are left to the model."""
 _STACK = 256 << 20
 """Bytes of the stack on which a grammar is compiled. llguidance recurses along chains of rules and
 of `$ref`. The deepest ones that 64 KiB can spell need about 60 MiB, and a thread has 8 MiB: the
@@ -54,7 +55,7 @@ def compose(kind: str, value: Any) -> str:
     try:
         if kind == "json":
             if isinstance(value, dict):
-                value = {**value, "x-guidance": _WHITE_SPACE}
+                value = {**value, "x-guidance": _OPTIONS}
             return json.dumps({"grammars": [{"json_schema": value}]}, separators=(",", ":"))
         if kind == "choice":
             # Not ASCII: Lark's strings know fewer escapes than JSON's.
@@ -71,6 +72,20 @@ def compose(kind: str, value: Any) -> str:
         return grammar
     except (ValueError, RecursionError) as error:
         raise GrammarError(_short(str(error))) from error
+
+
+def after_thought(grammar: str) -> str:
+    """The grammar of a text that goes on with reasoning, and matches `grammar` after its end."""
+    try:
+        (answer,) = json.loads(grammar)["grammars"]
+    except ValueError:
+        answer = {"lark_grammar": grammar}
+    outer = {
+        "lark_grammar": "start: thought gap @answer\n"
+        'thought[suffix="</think>"]: /(?s:.*)/\n'
+        "gap: /\\n{0,2}/"
+    }
+    return json.dumps({"grammars": [outer, {**answer, "name": "answer"}]}, separators=(",", ":"))
 
 
 def defined_tokenizer(definition: str, n_vocab: int, eos: list[int]) -> "LLTokenizer":

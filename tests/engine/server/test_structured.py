@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("llguidance")
 
 from argosy_engine.server.openai.asked.structure import structure_of
+from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from tests.engine.server.spelling import EOS, Engine, events_of
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -49,6 +50,67 @@ async def test_a_schema_holds(seed):
         assert found.keys() == {"n", "s"}
         assert found["n"] in (1, 2)
         assert len(found["s"]) <= 3
+
+
+def fits(schema: dict, text: str) -> bool:
+    """The grammar of `schema` lets an answer be this text."""
+    held = structure_of({"structured_outputs": {"json": schema}}).grammar
+    grammars = ByteTokenizer(256).grammars(256, [EOS])
+    output: list[int] = []
+    for byte in (*text.encode(), EOS):
+        mask = grammars.mask("r", held, output)
+        if not mask[byte // 8] >> byte % 8 & 1:
+            return False
+        output.append(byte)
+    return True
+
+
+def of(**members) -> dict:
+    return {"type": "object", "properties": {"a": {"type": "integer"}}, **members}
+
+
+PATTERN = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "does"),
+    [
+        (of(), '{"a": 1}', True),
+        (of(), '{"a": 1, "b": 2}', False),
+        (of(), "{}", True),
+        (of(additionalProperties=True), '{"a": 1, "b": 2}', True),
+        (of(additionalProperties={"type": "integer"}), '{"a": 1, "b": 2}', True),
+        (of(unevaluatedProperties=True), '{"a": 1, "b": 2}', True),
+        (of(required=["b"]), '{"b": 2}', True),
+        ({"type": "object"}, '{"b": 2}', True),
+        ({"type": "object", "properties": {}}, '{"b": 2}', False),
+        ({"type": "object", "properties": {}}, "{}", True),
+        ({"properties": {"a": {"type": "integer"}}}, "3", False),
+        ({"type": "object", "properties": {"o": of()}}, '{"o": {"b": 1}}', False),
+        ({"$ref": "#/$defs/A", "$defs": {"A": of()}}, '{"b": 1}', False),
+        ({"anyOf": [of(), {"type": "null"}]}, '{"b": 1}', False),
+        ({"anyOf": [of(), {"type": "null"}]}, "null", True),
+        (
+            {"allOf": [of(), {"type": "object", "properties": {"b": {"type": "integer"}}}]},
+            '{"a": 1, "b": 2}',
+            True,
+        ),
+        ({"allOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": of()}}, '{"b": 1}', False),
+        ({"type": "array", "prefixItems": [{"type": "integer"}]}, "[1, 2]", False),
+        ({"type": "array", "prefixItems": [{"type": "integer"}]}, "[1]", True),
+        ({"type": "string", "format": "path"}, '"x"', True),
+        ({"type": "string", "pattern": PATTERN}, '"-1.5"', True),
+        ({"type": "string", "pattern": PATTERN}, '"x"', False),
+        ({"type": "string", "pattern": r"^\b[(?=x](?!y(z|[)]))a?$"}, '"("', True),
+        ({"type": "string", "pattern": r"^\b[(?=x](?!y(z|[)]))a?$"}, '"b"', False),
+        ({"type": "array", "items": {"enum": [1]}, "uniqueItems": True}, "[1]", True),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 2}]}, '"abc"', True),
+        (of(default={"properties": 1}, enum=[{"b": 1}]), '{"b": 1}', True),
+    ],
+    ids=json.dumps,
+)
+def test_an_object_that_names_properties_has_no_others_as_in_vllm(schema, text, does):
+    assert fits(schema, text) is does
 
 
 async def test_a_chat_is_held_to_its_format_too():
@@ -228,7 +290,6 @@ async def test_an_engine_that_only_simulates_says_so():
 
 def test_after_a_match_only_the_end_may_follow():
     from argosy_engine.errors import GrammarError
-    from argosy_engine.text.byte_tokenizer import ByteTokenizer
     from argosy_engine.text.grammars import compose
 
     grammars = ByteTokenizer(256).grammars(256, [EOS])
@@ -248,7 +309,6 @@ def test_after_a_match_only_the_end_may_follow():
 
 def test_what_is_kept_of_requests_and_of_grammars_is_bounded_and_those_left_are_right(monkeypatch):
     from argosy_engine.text import grammars as kept
-    from argosy_engine.text.byte_tokenizer import ByteTokenizer
 
     monkeypatch.setattr(kept, "_KEPT_OUTPUTS", 2)
     monkeypatch.setattr(kept, "_KEPT_GRAMMARS", 2)
@@ -263,7 +323,6 @@ def test_what_is_kept_of_requests_and_of_grammars_is_bounded_and_those_left_are_
 
 def test_a_grammar_stays_compiled_as_long_as_a_request_has_it(monkeypatch):
     from argosy_engine.text import grammars as kept
-    from argosy_engine.text.byte_tokenizer import ByteTokenizer
 
     monkeypatch.setattr(kept, "_KEPT_GRAMMARS", 2)
     grammars = ByteTokenizer(256).grammars(256, [EOS])

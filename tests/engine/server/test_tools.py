@@ -15,7 +15,8 @@ from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parse import parse_chat
 from argosy_engine.server.openai.reply.calls import PARSERS, NamedCall, TextCalls
 from argosy_engine.server.openai.reply.shaping import Shaper, thinks_at_its_end
-from tests.engine.server.spelling import Engine
+from argosy_engine.text.byte_tokenizer import ByteTokenizer
+from tests.engine.server.spelling import EOS, Engine
 
 CHAT = "/v1/chat/completions"
 WEATHER = {
@@ -110,17 +111,24 @@ def parsed(parser="", **more):
         ({"tools": [WEATHER]}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
-        ({"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}}, "tool_choice"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}},
+            "tool_choice.function.name",
+        ),
+        ({"tools": []}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [{"type": "function"}]}, "tools"),
-        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [TIME, {"type": "function", "function": {"name": ""}}]}, "tools[1]"),
         ({"tools": "weather"}, "tools"),
         ({"tools": [WEATHER] * 129}, "tools"),
-        ({"tools": [{"function": {"name": "f", "parameters": 5}}]}, "tools"),
-        ({"tools": [{"function": {"name": ""}}], "tool_choice": "required"}, "tools"),
+        (
+            {"tools": [{"function": {"name": "f", "parameters": 5}}]},
+            "tools[0].function.parameters",
+        ),
+        ({"tools": [{"function": {"name": ""}}], "tool_choice": "required"}, "tools[0]"),
         (
             {"tools": [{"function": {"name": ""}}], "tool_choice": {"function": {"name": ""}}},
-            "tools",
+            "tools[0]",
         ),
     ],
 )
@@ -134,7 +142,6 @@ def test_tools_that_make_no_sense_are_named(more, param):
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"min_tokens": 50}, "min_tokens"),
         ({"ignore_eos": True}, "ignore_eos"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
@@ -153,6 +160,88 @@ def test_a_format_that_is_none_is_refused_beside_a_required_call_too(choice):
     with pytest.raises(ApiError) as refused:
         parsed(tools=[WEATHER], tool_choice=choice, response_format={"type": "nonsense"})
     assert (refused.value.status, refused.value.param) == (400, "response_format.type")
+
+
+def allowed(mode: str, *names: str) -> dict:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_of_all_tools_that_are_shown_only_those_that_are_allowed_are_called(seed):
+    body = ask(tools=[WEATHER, TIME], tool_choice=allowed("required", "time"), seed=seed)
+    calls = (await answer(body))["message"]["tool_calls"]
+    assert {call["function"]["name"] for call in calls} == {"time"}
+    asked = parsed("hermes", tools=[WEATHER, TIME], tool_choice=allowed("auto", "time"))
+    assert asked.form.tools.shown == (WEATHER, TIME)
+    assert asked.form.tools.reads == "hermes"
+    assert asked.form.tools.names == {"time"}
+    assert asked.sampling.grammar == ""
+
+
+@pytest.mark.parametrize(
+    ("choice", "param"),
+    [
+        (allowed("auto", "time", "x"), "tool_choice.allowed_tools.tools[1].function.name"),
+        (allowed("auto"), "tool_choice.allowed_tools.tools"),
+        (allowed("always", "time"), "tool_choice.allowed_tools"),
+        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
+    ],
+)
+def test_allowed_tools_that_make_no_sense_are_named(choice, param):
+    with pytest.raises(ApiError) as refused:
+        parsed("hermes", tools=[WEATHER, TIME], tool_choice=choice)
+    assert (refused.value.status, refused.value.param) == (400, param)
+
+
+DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
+"""pydantic writes it for a Decimal."""
+UNSAID = {
+    "uniqueItems": ({"type": "array", "items": {"enum": [1]}, "uniqueItems": True}, "uniqueItems"),
+    "propertyNames": ({"type": "object", "propertyNames": {"minLength": 1}}, "propertyNames"),
+    "Decimal": ({"anyOf": [{"type": "string", "pattern": DECIMAL}]}, "anyOf[0].pattern"),
+}
+
+
+@pytest.mark.parametrize("name", UNSAID)
+@pytest.mark.parametrize("choice", ["required", {"function": {"name": "f"}}])
+async def test_what_no_grammar_says_is_left_to_the_model_and_refused_by_a_strict_tool(name, choice):
+    schema, field = UNSAID[name]
+    loose = takes(
+        "f", **OBJECT, properties={"x": schema, "y": {"type": "string", "format": "path"}}
+    )
+    body = ask(tools=[TIME, loose], tool_choice=choice, max_tokens=2)
+    assert (await Engine().post(CHAT, body)).status_code == 200
+    strict = {**loose, "function": {**loose["function"], "strict": True}}
+    answered = await Engine().post(CHAT, {**body, "tools": [TIME, strict]})
+    assert answered.status_code == 400
+    error = answered.json()["error"]
+    assert error["param"] == f"tools[1].function.parameters.properties.x.{field}"
+    assert error["message"].startswith(error["param"])
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("parameters", [{}, {"parameters": {}}, {"parameters": None}])
+async def test_a_tool_without_parameters_is_called_without_arguments(parameters, seed):
+    tool = {"type": "function", "function": {"name": "time", **parameters}}
+    for choice in ("required", {"type": "function", "function": {"name": "time"}}):
+        body = ask(tools=[tool], tool_choice=choice, parallel_tool_calls=False, seed=seed)
+        (call,) = (await answer(body))["message"]["tool_calls"]
+        assert json.loads(call["function"]["arguments"]) == {}
+
+
+@pytest.mark.parametrize("most", range(1, 30))
+async def test_a_required_call_that_is_cut_leaves_no_text_of_its_grammar(most):
+    body = ask(tools=[WEATHER], tool_choice="required", max_tokens=most)
+    choice = await answer(body)
+    assert not choice["message"]["content"]
+    calls, reason = await streamed(body)
+    assert len(calls) == len(choice["message"].get("tool_calls", ()))
+    assert reason == choice["finish_reason"]
+
+
+async def test_a_chats_answer_says_that_nothing_was_refused():
+    assert (await answer(ask()))["message"]["refusal"] is None
 
 
 def takes(name: str, **parameters) -> dict:
@@ -475,7 +564,6 @@ def test_the_template_is_shown_the_tools_whatever_is_chosen(choice, reads, name)
     asked = tools_of({"tools": [TIME, WEATHER], "tool_choice": choice}, "hermes")
     assert asked.shown == (TIME, WEATHER)
     assert (asked.reads, asked.name) == (reads, name)
-    assert asked.names == {"time", "weather"}
     assert bool(asked.structure.grammar) == (reads in ("list", "named"))
 
 
@@ -559,3 +647,63 @@ async def test_a_call_that_the_limit_cuts_off_is_told_as_far_as_it_came():
     (call,) = message["tool_calls"]
     assert call["function"] == {"name": "weather", "arguments": BONN[:5]}
     assert reason == "length"
+
+
+async def test_one_call_alone_is_told_of_where_the_client_wants_one():
+    says = '<tool_call>{"name":"time","arguments":{}}</tool_call>' * 2
+    both, _ = await both_ways(says, "hermes")
+    assert len(both["tool_calls"]) == 2
+    one, reason = await both_ways(says, "hermes", parallel_tool_calls=False)
+    assert [call["function"]["name"] for call in one["tool_calls"]] == ["time"]
+    assert reason == "tool_calls"
+
+
+@pytest.mark.parametrize("arguments", [BONN, "{}", ""])
+async def test_arguments_that_are_a_text_of_json_are_arguments(arguments):
+    call = {"name": "weather", "arguments": arguments}
+    message, reason = await both_ways(f"<tool_call>{json.dumps(call)}</tool_call>", "hermes")
+    assert reason == "tool_calls"
+    assert message["tool_calls"][0]["function"]["arguments"] == (arguments or "{}")
+
+
+async def test_a_text_of_no_json_is_no_arguments():
+    says = '<tool_call>{"name": "weather", "arguments": "Bonn"}</tool_call>'
+    message, reason = await both_ways(says, "hermes")
+    assert (message["content"], reason) == (says, "stop")
+
+
+class Thinking(ByteTokenizer):
+    """Its chat template begins the reasoning."""
+
+    def chat_text(self, messages, **options):
+        return super().chat_text(messages, **options) + "<think>\n"
+
+
+@pytest.mark.parametrize(
+    ("held", "whole"),
+    [
+        ({"response_format": {"type": "json_object"}}, '{"a": 1}'),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "no"),
+        ({"structured_outputs": {"regex": "[ab]+"}}, "ba"),
+        ({"tools": [WEATHER], "tool_choice": {"function": {"name": "weather"}}}, BONN),
+    ],
+)
+def test_where_the_template_has_begun_reasoning_the_grammar_begins_after_it(held, whole):
+    asked = parse_chat(
+        ask(**held), Thinking(256), served_name="m", max_model_len=1000, reasons=True
+    )
+    assert asked.form.reasons
+    grammars = ByteTokenizer(256).grammars(256, [EOS])
+
+    def allows(text: str, then: int) -> bool:
+        mask = grammars.mask(text, asked.sampling.grammar, list(text.encode()))
+        return bool(mask[then // 8] >> then % 8 & 1)
+
+    assert allows("any {text] </thin", ord("!"))
+    assert not allows("any {text]", EOS)
+    for gap in ("", "\n\n"):
+        assert not allows(f"so.</think>{gap}", ord("!"))
+        assert allows(f"so.</think>{gap}{whole}", EOS)
+    without = parse_chat(ask(**held), Thinking(256), served_name="m", max_model_len=1000)
+    assert not without.form.reasons
+    assert not grammars.mask("r", without.sampling.grammar, [])[ord("!") // 8] >> ord("!") % 8 & 1

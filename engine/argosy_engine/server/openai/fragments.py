@@ -121,7 +121,12 @@ class Fragments:
         """One of the choices of a whole answer; `message` are further members of a chat's."""
         choice: dict[str, object] = {"index": self._index, "logprobs": logprobs}
         if self._chat:
-            choice["message"] = {"role": "assistant", "content": text, **(message or {})}
+            choice["message"] = {
+                "role": "assistant",
+                "content": text,
+                "refusal": None,
+                **(message or {}),
+            }
         else:
             choice["text"] = text
         return {**choice, "finish_reason": reason, "stop_reason": stop}

@@ -21,6 +21,7 @@ from argosy_engine.server.openai.asked.structure import Structure, structure_of
 from argosy_engine.server.openai.asked.tools import NO_TOOLS, Tools, tools_of
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import bad, refuse_unsupported
+from argosy_engine.server.openai.reply.shaping import thinks_at_its_end
 from argosy_engine.text.messages import TEXT_PARTS
 
 __all__ = ["Parsed", "chat_text", "check_model", "parse_body", "parse_chat", "parse_completion"]
@@ -149,9 +150,11 @@ def parse_chat(
     special = flag(body, "add_special_tokens")
     prompt = encode(body, text, tokenizer, max_model_len, "messages", special=special)
     structure = tools.structure if tools.structure.grammar else structure_of(body)
-    # What a grammar holds has no room for reasoning.
-    free = not structure.grammar
-    form = form_of(body, chat=True, prompts=1, tools=tools, reasons=reasons and free)
+    if structure.grammar:
+        # A grammar leaves room for reasoning only where the template has begun it.
+        reasons = reasons and thinks_at_its_end(text)
+        structure = structure.after_thought() if reasons else structure
+    form = form_of(body, chat=True, prompts=1, tools=tools, reasons=reasons)
     most = max_model_len - len(prompt.token_ids)
     sampling = sampling_of(body, most, defaults, tokenizer, form, structure.grammar)
     return _parsed(body, (prompt,), sampling, form, structure, chat=True)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.errors import GrammarError
+from argosy_engine.server.openai.asked.schemas import suited
 from argosy_engine.server.openai.parameters import bad
-from argosy_engine.text.grammars import compose
+from argosy_engine.text.grammars import after_thought, compose
 
 __all__ = ["FREE", "Structure", "structure_of"]
 
@@ -28,6 +29,10 @@ class Structure:
     field: str = ""
     """Where the client wrote it."""
 
+    def after_thought(self) -> "Structure":
+        """The same for an answer whose reasoning has begun. ApiError 400."""
+        return Structure(_bounded(after_thought(self.grammar), self.field), self.field)
+
 
 FREE = Structure()
 
@@ -47,6 +52,8 @@ def structure_of(body: Mapping[str, Any]) -> Structure:
         return FREE
     if body.get("ignore_eos"):
         raise bad("ignore_eos", f"does not go with {name}, which says where the answer ends")
+    if kind == "json":
+        value = suited(value, field)
     return Structure(composed(kind, value, field), field)
 
 
@@ -56,6 +63,10 @@ def composed(kind: str, value: Any, field: str) -> str:
         grammar = compose(kind, value)
     except GrammarError as error:
         raise bad(field, str(error)) from error
+    return _bounded(grammar, field)
+
+
+def _bounded(grammar: str, field: str) -> str:
     if len(grammar) > _LONGEST:
         raise bad(field, f"has {len(grammar)} characters: write at most {_LONGEST}")
     return grammar

@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.server.openai.asked.fields import flag
+from argosy_engine.server.openai.asked.schemas import PARTS, VALUES, suited
 from argosy_engine.server.openai.asked.structure import FREE, Structure, composed, structure_of
 from argosy_engine.server.openai.parameters import bad
 
 __all__ = ["NO_TOOLS", "Tools", "shown_tools", "tools_of"]
 
 _MOST_TOOLS = 128
-_MAPS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
-"""Members of a schema whose members have names of the client's and are schemas."""
-_VALUES = {"const", "enum", "default", "examples"}
-"""Members that hold any JSON, where "$ref" is a word like others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +20,9 @@ class Tools:
 
     shown: tuple[dict[str, Any], ...] = ()
     """As the client wrote them, for the chat template."""
+
+    names: frozenset[str] = frozenset()
+    """The functions that may be called."""
 
     reads: str = ""
     """How calls are found in the text: the name of a parser; `list` of a text that is nothing else,
@@ -34,25 +34,30 @@ class Tools:
     structure: Structure = FREE
     """What the text must match, with `list` and `named`."""
 
-    @property
-    def names(self) -> frozenset[str]:
-        """The functions that may be called."""
-        return frozenset(tool["function"]["name"] for tool in self.shown)
+    parallel: bool = True
+    """An answer may have several calls."""
 
 
 NO_TOOLS = Tools()
+_Functions = Mapping[str, tuple[int, Mapping[str, Any]]]
+"""By name: where it stands in `tools`, and what it is."""
 
 
 def tools_of(body: Mapping[str, Any], parser: str) -> Tools:
     """`parser` is the engine's, empty if it has none. ApiError 400."""
-    given, choice = body.get("tools") or [], body.get("tool_choice")
-    if not given:
+    given, choice = body.get("tools"), body.get("tool_choice")
+    if given is None:
         if choice not in (None, "none", "auto"):
             raise bad("tool_choice", "names tools, and there are none in tools")
         return NO_TOOLS
     shown = _checked(given)
     if choice == "none":
         return Tools(shown=shown)
+    tools = {tool["function"]["name"]: (at, tool["function"]) for at, tool in enumerate(shown)}
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice, allowed = _allowed(choice, tools)
+        tools = {name: tools[name] for name in allowed}
+    parallel = flag(body, "parallel_tool_calls", default=True)
     if choice in (None, "auto"):
         if not parser:
             raise bad(
@@ -60,36 +65,59 @@ def tools_of(body: Mapping[str, Any], parser: str) -> Tools:
                 "this engine reads no calls from free text: start it with --tool-call-parser, or "
                 'write "none", "required" or a function\'s name',
             )
-        return Tools(shown=shown, reads=parser)
+        return Tools(shown=shown, names=frozenset(tools), reads=parser, parallel=parallel)
     _refuse_beside(body)
-    functions = {tool["function"]["name"]: tool["function"] for tool in shown}
     if choice == "required":
-        one_only = not flag(body, "parallel_tool_calls", default=True)
-        grammar = _list_of(functions, one_only=one_only)
-        return Tools(shown=shown, reads="list", structure=Structure(grammar, "tools"))
+        structure = Structure(_list_of(tools, one_only=not parallel), "tools")
+        return Tools(shown=shown, names=frozenset(tools), reads="list", structure=structure)
     name = _named(choice)
-    if name not in functions:
-        raise bad("tool_choice", f"there is no function {name!r:.80} in tools")
-    field = f"tools[{list(functions).index(name)}].function.parameters"
-    structure = Structure(composed("json", _parameters(functions[name]), field), field)
-    return Tools(shown=shown, reads="named", name=name, structure=structure)
+    if name not in tools:
+        raise bad("tool_choice.function.name", f"there is no function {name!r:.80} in tools")
+    schema = _parameters(*tools[name])
+    field = f"tools[{tools[name][0]}].function.parameters"
+    structure = Structure(composed("json", schema, field), field)
+    return Tools(
+        shown=shown, names=frozenset({name}), reads="named", name=name, structure=structure
+    )
+
+
+def _allowed(choice: Mapping[str, Any], tools: _Functions) -> tuple[str, list[str]]:
+    """The mode of OpenAI's `allowed_tools`, and the functions that may be called."""
+    field = "tool_choice.allowed_tools"
+    given = choice.get("allowed_tools")
+    if not isinstance(given, dict) or given.get("mode") not in ("auto", "required"):
+        raise bad(field, 'must be {"mode": "auto" or "required", "tools": […]}')
+    listed = given.get("tools")
+    if not isinstance(listed, list) or not listed:
+        raise bad(f"{field}.tools", "must be a list of at least one function")
+    names = []
+    for at, tool in enumerate(listed):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(name, str) or name not in tools:
+            place = f"{field}.tools[{at}].function.name"
+            raise bad(place, f"there is no function {name!r:.80} in tools")
+        names.append(name)
+    return given["mode"], names
 
 
 def shown_tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """For the chat template. ApiError 400."""
-    given = body.get("tools") or []
-    return _checked(given) if given else ()
+    given = body.get("tools")
+    return () if given is None else _checked(given)
 
 
 def _checked(given: Any) -> tuple[dict[str, Any], ...]:
+    if given == []:
+        raise bad("tools", "is empty: write at least one, or leave it out")
     if not isinstance(given, list) or len(given) > _MOST_TOOLS:
         raise bad("tools", f"must be a list of at most {_MOST_TOOLS}")
-    for tool in given:
+    for at, tool in enumerate(given):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not _is_name(function.get("name")):
-            raise bad("tools", 'each must be {"type": "function", "function": {"name": …}}')
+            raise bad(f"tools[{at}]", 'must be {"type": "function", "function": {"name": …}}')
         if not isinstance(function.get("parameters") or {}, dict):
-            raise bad("tools", f"the parameters of {function['name']!r:.80} must be a schema")
+            raise bad(f"tools[{at}].function.parameters", "must be a schema")
     return tuple(given)
 
 
@@ -100,41 +128,42 @@ def _is_name(given: Any) -> bool:
 def _named(choice: Any) -> str:
     function = choice.get("function") if isinstance(choice, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise bad("tool_choice", 'must be "none", "auto", "required" or a function')
+        raise bad("tool_choice", 'must be "none", "auto", "required", a function or allowed_tools')
     return str(function["name"])
 
 
-def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
-    return function.get("parameters") or {"type": "object", "properties": {}}
+def _parameters(at: int, function: Mapping[str, Any]) -> dict[str, Any]:
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    field = f"tools[{at}].function.parameters"
+    found: dict[str, Any] = suited(schema, field, strict=function.get("strict") is True)
+    return found
 
 
 def _refuse_beside(body: Mapping[str, Any]) -> None:
     """What does not go with a text that is calls and nothing else."""
-    for name in ("ignore_eos", "min_tokens"):
-        if body.get(name):
-            raise bad(name, "does not go with this tool_choice, which says where the answer ends")
+    if body.get("ignore_eos"):
+        raise bad(
+            "ignore_eos", "does not go with this tool_choice, which says where the answer ends"
+        )
     if structure_of(body).grammar:
         name = "response_format" if body.get("response_format") else "structured_outputs"
         raise bad(name, "does not go with this tool_choice: the answer is a call of a tool")
 
 
-def _list_of(functions: Mapping[str, Mapping[str, Any]], *, one_only: bool) -> str:
+def _list_of(tools: _Functions, *, one_only: bool) -> str:
     """Each tool's parameters are a definition: names in them are the tool's own."""
-    try:
-        own = {
-            str(index): _moved(_parameters(function), f"#/$defs/{index}")
-            for index, function in enumerate(functions.values())
-        }
-    except RecursionError as error:
-        raise bad("tools", "the parameters are nested too deep") from error
+    own = {
+        str(at): _moved(_parameters(at, function), f"#/$defs/{at}")
+        for at, function in tools.values()
+    }
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/{index}"}},
+            "properties": {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/{at}"}},
             "required": ["name", "parameters"],
             "additionalProperties": False,
         }
-        for index, name in enumerate(functions)
+        for name, (at, _) in tools.items()
     ]
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     if one_only:
@@ -157,10 +186,10 @@ def _with_refs(schema: Any, place: str) -> Any:
         return schema
     found: dict[str, Any] = {}
     for name, value in schema.items():
-        if name in _MAPS and isinstance(value, dict):
+        if name in PARTS and isinstance(value, dict):
             found[name] = {key: _with_refs(each, place) for key, each in value.items()}
         elif name == "$ref" and isinstance(value, str) and (value == "#" or value[:2] == "#/"):
             found[name] = place + value[1:]
         else:
-            found[name] = value if name in _VALUES else _with_refs(value, place)
+            found[name] = value if name in VALUES else _with_refs(value, place)
     return found

@@ -2,7 +2,8 @@
 
 A parser takes text and gives deltas: content, the beginning of a call with its name, and parts of
 its arguments as the model writes them. A call names one of the request's functions and has an
-object of arguments. Text that only looks like one is held until that shows, and becomes content.
+object of arguments, or a text that is one. Text that only looks like a call is held until that
+shows, and becomes content.
 """
 
 import json
@@ -128,7 +129,7 @@ class _Call:
             self._after_colon = char == ":"
         elif self._after_colon and self._key in _ARGUMENTS and not self._begun:
             self._begun = self._reading = char == "{"
-            self._other = self._other or char not in _SPACE + "{"
+            self._other = self._other or char not in _SPACE + '{"'
 
     def _string(self, char: str) -> None:
         self._word += char
@@ -150,6 +151,16 @@ class _Call:
             self._key = word
         elif self._key == "name" and not self.name:
             self.name = word
+        elif self._key in _ARGUMENTS and not self._begun:
+            self._arguments = word or "{}"
+            self._begun = _is_object(self._arguments)
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 class TextCalls:

@@ -204,7 +204,13 @@ def _shaper(parsed: Parsed, prompt: Prompt, tokenizer: Tokenizer) -> Shaper | No
         calls = TextCalls(tools.names)
     elif tools.reads:
         calls = PARSERS[tools.reads](tools.names)
-    return Shaper(calls, reasons=reasons, thinks=thinks)
+    return Shaper(
+        calls,
+        reasons=reasons,
+        thinks=thinks,
+        only_calls=tools.reads == "list",
+        parallel=tools.parallel,
+    )
 
 
 async def merged(

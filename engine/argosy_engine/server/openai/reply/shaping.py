@@ -16,11 +16,19 @@ class Shaper:
     """Of one choice; what it has been given decides what comes next."""
 
     def __init__(
-        self, calls: TextCalls | NamedCall | None, *, reasons: bool, thinks: bool = False
+        self,
+        calls: TextCalls | NamedCall | None,
+        *,
+        reasons: bool,
+        thinks: bool = False,
+        only_calls: bool = False,
+        parallel: bool = True,
     ) -> None:
         """`reasons`: text up to `</think>` is reasoning, if it begins with `<think>` or the prompt
-        did (`thinks`)."""
+        did (`thinks`). `only_calls`: what is no call is the grammar's, as brackets between calls
+        are. Without `parallel` calls after the first one are left out."""
         self._calls = calls
+        self._only_calls, self._parallel = only_calls, parallel
         self._thinks: bool | None = (True if thinks else None) if reasons else False
         """None: the text has not said yet."""
         self._before = False
@@ -71,6 +79,11 @@ class Shaper:
         return (None if self.called and not content else content), more
 
     def _kept(self, deltas: list[Delta]) -> list[dict[str, object]]:
+        deltas = [
+            delta
+            for delta in deltas
+            if (self._parallel or not delta.index) and (delta.calls or not self._only_calls)
+        ]
         self._found += [delta for delta in deltas if delta.calls]
         self._content += [delta.content for delta in deltas if not delta.calls]
         return [delta.to_json() for delta in deltas]
