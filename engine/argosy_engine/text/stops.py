@@ -1,4 +1,4 @@
-"""Stop strings: cut the text before the first one, even when it arrives in pieces."""
+"""Stop strings: cut the text at the first one, even when it arrives in pieces."""
 
 from operator import itemgetter
 
@@ -8,11 +8,13 @@ __all__ = ["StopScanner"]
 class StopScanner:
     """Holds back only what could still become a stop string."""
 
-    __slots__ = ("_held", "_stops", "found")
+    __slots__ = ("_held", "_stops", "found", "include")
 
-    def __init__(self, stops: tuple[str, ...]) -> None:
+    def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
         self._stops = stops
         self._held = ""
+        self.include = include
+        """The text ends with the stop string, not before it."""
         self.found: str | None = None
         """The stop string that ended the text."""
 
@@ -26,11 +28,12 @@ class StopScanner:
         if not self._stops:
             return text, False
         text = self._held + text
-        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at + len(stop), stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self._held = ""
-            first, self.found = min(found, key=itemgetter(0))
-            return text[:first], True
+            # The one that is whole first: pieces of any size give the same text.
+            end, self.found = min(found, key=itemgetter(0))
+            return text[: end if self.include else end - len(self.found)], True
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False
@@ -42,7 +45,9 @@ class StopScanner:
 
 def _overlap(text: str, stop: str) -> int:
     """Length of the longest proper prefix of `stop` that ends `text`."""
-    for length in range(min(len(stop) - 1, len(text)), 0, -1):
-        if text.endswith(stop[:length]):
-            return length
+    at = text.find(stop[0], max(0, len(text) - len(stop) + 1))
+    while at >= 0:
+        if stop.startswith(text[at:]):
+            return len(text) - at
+        at = text.find(stop[0], at + 1)
     return 0

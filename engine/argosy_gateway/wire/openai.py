@@ -281,9 +281,11 @@ def _sequences(request: Mapping[str, Any], prompt: object) -> int:
     each = 1
     for name in ("n", "best_of"):
         asked = request.get(name)
+        if isinstance(asked, float) and asked.is_integer():  # the engine takes 2.0
+            asked = int(asked)
         if type(asked) is int and asked > each:
             each = asked
-    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int | float):
         each *= len(prompt)
     return each
 
@@ -293,7 +295,7 @@ def _text_chars(value: object, levels: int = _PROMPT_LEVELS) -> int:
         raise RecursionError  # at our own depth, not at Python's, which depends on the caller
     if isinstance(value, str):
         return len(value)
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return 4
     if isinstance(value, dict):
         return _text_chars(value.get("text"), levels - 1)
@@ -317,7 +319,7 @@ def _parts(value: object) -> Iterator[str]:
     """The texts of a prompt whose depth `_text_chars` has checked."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, int):
+    elif isinstance(value, int | float):
         yield str(value)
     elif isinstance(value, dict):
         yield from _parts(value.get("text"))

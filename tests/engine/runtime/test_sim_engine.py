@@ -120,7 +120,7 @@ def test_a_message_without_content_is_refused_unless_it_may_be_a_call(engine, ro
     answer = engine.api.post("/v1/chat/completions", json=body)
     assert answer.status_code == status
     if status == 400:
-        assert f"role '{role}' has no" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["param"] == "messages[1].content"
 
 
 def test_a_stop_string_cuts_the_text_and_ends_the_request(engine):
@@ -161,10 +161,6 @@ def test_whole_surrogate_pairs_and_odd_headers_are_served(engine):
     headers = {"x-argosy-attempt": "\u00b2".encode("latin-1")}
     response = engine.api.post("/v1/completions", content=body, headers=headers)
     assert response.json()["usage"]["completion_tokens"] == 16
-
-
-def test_a_top_p_of_zero_is_taken_as_openai_takes_it(engine):
-    assert engine.api.post("/v1/completions", json=ask(top_p=0)).status_code == 200
 
 
 def test_a_prompt_near_the_end_of_the_context_gets_what_is_left(engine):

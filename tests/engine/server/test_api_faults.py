@@ -23,7 +23,11 @@ class BrokenTokenizer:
 
 
 async def test_an_unforeseen_fault_is_an_openai_error_too():
-    loop = SimpleNamespace(draining=False, scheduler=SimpleNamespace(max_model_len=100))
+    loop = SimpleNamespace(
+        draining=False,
+        runner=SimpleNamespace(grammars=None),
+        scheduler=SimpleNamespace(max_model_len=100),
+    )
     config = EngineConfig(model="x", served_name="m", pod_name="pod-a")
     api = OpenAiApi(config, loop, BrokenTokenizer())
     transport = httpx.ASGITransport(api.app(), raise_app_exceptions=False)
@@ -50,7 +54,7 @@ DRAINS = (503, "server_error", None, "draining", {"x-argosy-draining": "1", "ret
     ],
 )
 def test_a_refusal_of_the_scheduler_is_a_whole_openai_error(code, answer):
-    error = refused(Refusal(code, "because"))
+    error = refused(Refusal(code, "because"), "prompt")
     said = json.loads(error.body())["error"]
     assert said["message"] == "because"
     assert (error.status, said["type"], said["param"], said["code"], error.headers) == answer

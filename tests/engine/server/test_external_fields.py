@@ -143,7 +143,7 @@ def test_any_json_is_nothing_an_offer_a_whole_claim_or_refused(said):
 
 
 @pytest.mark.parametrize(
-    ("said", "left"), [(4, 1), (2, 1), (1, 1), (0, 0), (None, None), ("x", "x")]
+    ("said", "left"), [(4, 1), (2, 1), (2.0, 1), (1, 1), (0, 0), (None, None), ("x", "x")]
 )
 def test_limits_of_the_whole_answer_do_not_count_for_its_first_token(said, left):
     body = {"max_tokens": 9, "max_completion_tokens": 5, "min_tokens": said, "prompt": "a"}

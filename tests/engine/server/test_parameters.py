@@ -1,5 +1,8 @@
 """Each parameter of a request is honoured, refused by name, or known to change nothing."""
 
+import inspect
+
+import openai
 import pytest
 
 from argosy_engine.core.sampling import SamplingDefaults
@@ -19,7 +22,6 @@ WANTED = {
     "thinking_token_budget": 100,
     "guided_choice": ["yes", "no"],
     "suffix": "end",
-    "include_stop_str_in_output": True,
     "include_reasoning": False,
     "verbosity": "low",
     "modalities": ["text", "audio"],
@@ -152,7 +154,7 @@ def test_a_prompt_cannot_end_with_the_next_message_and_within_the_last():
 def test_a_call_in_a_message_that_calls_no_function_is_refused(calls):
     with pytest.raises(ApiError) as refused:
         chat(messages=[*CHAT["messages"], {"role": "assistant", "tool_calls": calls}])
-    assert refused.value.param == "messages"
+    assert refused.value.param.startswith("messages[1].tool_calls")
     assert "tool_calls" in refused.value.message
 
 
@@ -226,12 +228,23 @@ def test_the_models_own_defaults_hold_where_the_client_says_nothing():
         ("logit_bias", {"5": 101}),
         ("logit_bias", {str(i): 1 for i in range(1025)}),
         ("allowed_token_ids", [32000]),
+        ("allowed_token_ids", []),
+        ("stop_token_ids", [32000]),
+        ("prompt", [32000]),
+        ("prompt[1]", ["a", [32000]]),
+        ("top_p", 0),
+        ("seed", 1 << 63),
+        ("seed", -(1 << 63) - 1),
+        ("seed", 1.5),
+        ("max_completion_tokens", 1000),
+        ("max_completion_tokens", 0),
+        ("include_stop_str_in_output", "yes"),
         ("bad_words", [""]),
         ("bad_words", ["x"] * 129),
         ("bad_words", ["x" * 1001]),
         ("logit_bias", {"00000000000065": 1}),
         ("max_tokens", False),
-        ("stop", ["x"] * 17),
+        ("stop", ["x"] * 65),
         ("cache_salt", ""),
         ("cache_salt", 5),
         ("cache_salt", "x" * 1025),
@@ -239,8 +252,90 @@ def test_the_models_own_defaults_hold_where_the_client_says_nothing():
 )
 def test_a_value_that_makes_no_sense_is_named(name, value):
     with pytest.raises(ApiError) as refused:
-        completion(**{name: value})
+        completion(**{name.partition("[")[0]: value})
     assert refused.value.param == name
+    assert refused.value.message.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_tokens", 2),
+        ("max_completion_tokens", 2),
+        ("min_tokens", 1),
+        ("top_k", 5),
+        ("seed", 7),
+        ("n", 2),
+        ("logprobs", 1),
+        ("truncate_prompt_tokens", 1),
+        ("stop_token_ids", [5, 7]),
+        ("allowed_token_ids", [5, 7]),
+        ("prompt", [5, 7]),
+    ],
+)
+def test_a_whole_number_may_be_written_with_a_point(name, value):
+    pointed = [float(each) for each in value] if isinstance(value, list) else float(value)
+    assert completion(**{"seed": 1, name: pointed}) == completion(**{"seed": 1, name: value})
+
+
+def test_no_output_beside_an_echo_may_be_written_with_a_point():
+    assert completion(echo=True, max_tokens=0.0).form.without_output
+
+
+def test_a_seed_of_64_bits_and_as_many_stops_as_are_allowed_are_taken():
+    assert completion(seed=(1 << 63) - 1).sampling.seed == (1 << 63) - 1
+    assert completion(seed=-(1 << 63)).sampling.seed >= 0
+    assert len(completion(stop=[f"stop {at}" for at in range(64)]).stops) == 64
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("parse", [completion, chat])
+def test_an_answer_that_has_no_room_is_refused_in_the_clients_words(parse, name):
+    with pytest.raises(ApiError) as refused:
+        parse(**{name: 1000})
+    assert (refused.value.param, refused.value.code) == (name, "context_length_exceeded")
+    assert refused.value.message.endswith(f"or lower {name}")
+    with pytest.raises(ApiError, match=f"min_tokens: must be at most {name}, 5"):
+        parse(**{name: 5}, min_tokens=6)
+
+
+USER = {"role": "user", "content": "hi"}
+
+
+@pytest.mark.parametrize(
+    ("path", "messages"),
+    [
+        ("messages", []),
+        ("messages[1]", [USER, "hi"]),
+        ("messages[1].role", [USER, {"content": "hi"}]),
+        ("messages[1].content", [USER, {"role": "user"}]),
+        ("messages[0].content", [{"role": "user", "content": 5}]),
+        ("messages[0].content[0]", [{"role": "user", "content": ["hi"]}]),
+        ("messages[1].content[0]", [USER, {"role": "user", "content": [{"type": "text"}]}]),
+    ],
+)
+def test_what_is_wrong_in_a_message_is_named_with_its_place(path, messages):
+    with pytest.raises(ApiError) as refused:
+        chat(messages=messages)
+    assert refused.value.param == path
+    assert refused.value.message.startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("name", ["include_usage", "continuous_usage_stats"])
+def test_a_wrong_stream_option_is_named_with_the_object_that_it_is_in(name):
+    with pytest.raises(ApiError) as refused:
+        chat(stream=True, stream_options={name: "yes"})
+    assert refused.value.param == f"stream_options.{name}"
+
+
+OPENAI = [openai.resources.chat.Completions.create, openai.resources.Completions.create]
+OF_THE_PACKAGE = {"self", "timeout", "extra_body", "extra_headers", "extra_query"}
+
+
+@pytest.mark.parametrize("create", OPENAI)
+def test_each_parameter_of_the_openai_package_stands_in_a_list(create):
+    asked = {*inspect.signature(create).parameters} - OF_THE_PACKAGE
+    assert asked - {*HONOURED, *REFUSED, *WITHOUT_EFFECT} == set()
 
 
 @pytest.mark.parametrize(
@@ -295,6 +390,8 @@ HUGE = 10**4200
         {"n": HUGE},
         {"n": HUGE, "best_of": 1},
         {"max_tokens": -HUGE},
+        {"max_tokens": HUGE},
+        {"seed": HUGE},
         {"seed": 1, "top_k": -HUGE},
         {"logprobs": HUGE},
         {"temperature": HUGE},
@@ -307,10 +404,6 @@ def test_a_number_of_thousands_of_digits_is_not_repeated(more):
     with pytest.raises(ApiError) as refused:
         completion(**more)
     assert len(refused.value.message) < 250
-
-
-def test_more_tokens_than_any_context_has_are_as_many_as_a_peer_is_told():
-    assert completion(max_tokens=HUGE).sampling.max_tokens == (1 << 31) - 1
 
 
 def test_a_prompt_that_is_to_be_cut_is_refused_where_it_is_vast():

@@ -53,6 +53,30 @@ async def test_t45_of_a_stop_over_several_tokens_no_part_is_sent(at):
     assert found[-1]["choices"][0]["finish_reason"] == "stop"
 
 
+@pytest.mark.parametrize("at", range(4))
+async def test_a_stop_that_is_to_be_part_of_the_text_ends_it(at):
+    found = await chunks(
+        Engine(says="x" * at + "stop it"), stop=["stop"], include_stop_str_in_output=True
+    )
+    parts = [chunk["choices"][0]["delta"].get("content", "") for chunk in found]
+    assert "".join(parts) == "x" * at + "stop"
+    assert found[-1]["choices"][0]["stop_reason"] == "stop"
+
+
+async def test_a_stop_token_that_is_to_be_part_of_the_text_ends_it():
+    asked = {"stop_token_ids": [ord("s")], "include_stop_str_in_output": True}
+    found = await chunks(Engine(says="it stops"), **asked)
+    parts = [chunk["choices"][0]["delta"].get("content", "") for chunk in found]
+    assert "".join(parts) == "it s"
+    assert found[-1]["choices"][0]["stop_reason"] == ord("s")
+
+
+async def test_of_several_stops_the_one_that_is_whole_first_ends_the_text():
+    found = await chunks(Engine(says="abcd"), stop=["abcd", "bc"])
+    parts = [chunk["choices"][0]["delta"].get("content", "") for chunk in found]
+    assert "".join(parts) == "a"
+
+
 async def test_t45_what_only_begins_like_a_stop_is_sent():
     said = "stol then sto"
     found = await chunks(Engine(says=said), stop=["stop"])

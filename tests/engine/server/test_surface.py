@@ -118,7 +118,7 @@ NESTED = "[" * 100_000 + "]" * 100_000
         b'{"model": "m", "prompt": "a", "n": 10000}',
         b'{"model": "m", "prompt": "a", "best_of": 10000}',
         b'{"model": "m", "prompt": "a", "stop": [' + b'"x",' * 99 + b'"x"]}',
-        b'{"model": "m", "prompt": "a", "max_tokens": 1e3}',
+        b'{"model": "m", "prompt": "a", "max_tokens": 1.5}',
         b'{"model": "m", "prompt": ["a", {"b": 1}]}',
     ],
     ids=lambda content: content[:50].decode(),
@@ -148,6 +148,6 @@ async def test_content_that_is_no_text_is_refused_by_its_field(kind):
     response = await Engine().post("/v1/chat/completions", body)
     assert response.status_code == 400
     error = response.json()["error"]
-    assert error["param"] == "messages"
+    assert error["param"] == "messages[0].content[1]"
     assert "only text is read" in error["message"]
     assert "SCOPE.md" in error["message"]

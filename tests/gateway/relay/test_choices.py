@@ -93,6 +93,9 @@ async def test_a_whole_answer_has_the_pace_of_its_longest_choice(asked, texts, t
         ({"n": None, "best_of": None}, 1),
         ({"n": 2, "prompt": ["a", "b"]}, 4),
         ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": [1.0, 2, 3]}, 1),
+        ({"n": 3.0, "best_of": 5.0}, 5),
+        ({"n": 2.5}, 1),
         ({"prompt": [[1, 2], [3]]}, 2),
         ({"prompt": []}, 1),
         ({"n": "three"}, 1),  # the engine refuses these

@@ -153,7 +153,7 @@ def test_an_id_that_is_none_is_replaced_by_a_new_one(given):
         ([{"type": "text", "text": "abc"}, {"type": "image_url", "image_url": {"url": "x"}}], 3),
         ({"text": {"text": "ab"}}, 2),
         (None, 0),
-        (1.5, 0),
+        (1.0, 4),
     ],
 )
 def test_the_characters_of_a_prompt_are_those_of_its_texts_and_four_for_a_token_id(content, chars):
@@ -170,7 +170,7 @@ def test_the_prompt_of_a_completion_is_counted_in_the_same_way(prompt):
     ("contents", "start"),
     [
         (["hello", "world"], b"hello world"),
-        ([["a", {"text": "b"}], 7, None, 1.5, {"image": "x"}], b"a b 7"),
+        ([["a", {"text": "b"}], 7, None, 1.5, {"image": "x"}], b"a b 7 1.5"),
         (["é" * 3], "ééé".encode()),
         (["\ud800"], b"\\ud800"),
         ([], b""),

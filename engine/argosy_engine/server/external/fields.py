@@ -12,6 +12,7 @@ from typing import Any
 
 from argosy_engine.core.request import Claim
 from argosy_engine.server.candidates import MAX_CANDIDATES
+from argosy_engine.server.openai.asked.fields import whole
 from argosy_engine.server.openai.errors import ApiError, draining_error
 from argosy_engine.server.openai.parameters import bad
 from argosy_engine.server.role import EngineRole
@@ -105,8 +106,8 @@ def one_token(body: dict[str, Any]) -> dict[str, Any]:
     llm-d's sidecar writes `max_tokens: 1` and leaves a larger `min_tokens`.
     """
     changed = {**body, "max_tokens": 1, "max_completion_tokens": None}
-    least = body.get("min_tokens")
-    if type(least) is int and least > 1:
+    least = whole(body.get("min_tokens"))
+    if least is not None and least > 1:
         changed["min_tokens"] = 1
     if body.get("stream"):
         raise bad("stream", f"write false: {PARAMS} are in whole answers only")

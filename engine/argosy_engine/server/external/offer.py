@@ -49,7 +49,7 @@ async def answer(
         sampling=request.sampling,
         lease_s=config.lease_s,
     )
-    ticket, ready = await _compute(prefill, job, receive)
+    ticket, ready = await _compute(prefill, job, receive, flow.prompt_name)
     usage: dict[str, object] = {
         "prompt_tokens": ready.n_tokens,
         "completion_tokens": 1,
@@ -62,7 +62,7 @@ async def answer(
 
 
 async def _compute(
-    prefill: PrefillPort, job: RemotePrefill, receive: Receive
+    prefill: PrefillPort, job: RemotePrefill, receive: Receive, prompt_name: str
 ) -> tuple[str, LeaseReady]:
     """The lease's ticket and what was computed, offered to who shows the ticket."""
     events: asyncio.Queue[PrefillEvent] = asyncio.Queue()
@@ -73,7 +73,7 @@ async def _compute(
 
     ticket = prefill.submit_remote_prefill(job, on_event)
     gone = asyncio.create_task(_gone(receive))
-    computed = asyncio.create_task(_computed(events))
+    computed = asyncio.create_task(_computed(events, prompt_name))
     try:
         await asyncio.wait((gone, computed), return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
@@ -117,7 +117,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _computed(events: "asyncio.Queue[PrefillEvent]") -> LeaseReady:
+async def _computed(events: "asyncio.Queue[PrefillEvent]", prompt_name: str) -> LeaseReady:
     while True:
         match await events.get():
             case LeaseReady() as ready:
@@ -129,4 +129,5 @@ async def _computed(events: "asyncio.Queue[PrefillEvent]") -> LeaseReady:
                     503, message, "server_error", code=code, headers={"retry-after": "1"}
                 )
             case PrefillRefused(reason=reason, message=message):
-                raise refused(Refusal(reason, message))  # type: ignore[arg-type]
+                refusal = Refusal(reason, message)  # type: ignore[arg-type]
+                raise refused(refusal, prompt_name)

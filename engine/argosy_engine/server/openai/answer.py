@@ -179,15 +179,20 @@ class TextFlow:
         "cached_tokens",
         "n_tokens",
         "prompt_likely",
+        "prompt_name",
         "replayed",
         "stop",
         "uncovered",
         "uncovered_likely",
     )
 
-    def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int) -> None:
+    def __init__(
+        self, detokenizer: Detokenizer, scanner: StopScanner, min_tokens: int, prompt_name: str
+    ) -> None:
+        self.prompt_name = prompt_name
+        """The member of the body that holds the prompt."""
         self._detokenizer = detokenizer
-        self._scanner = StopScanner(stops)
+        self._scanner = scanner
         self._min_tokens = min_tokens
         self.n_tokens = 0
         self.cached_tokens = 0
@@ -245,9 +250,9 @@ class TextFlow:
         piece = Piece([])
         for event in events:
             if isinstance(event, Refusal):
-                piece.error = refused(event)
+                piece.error = refused(event, self.prompt_name)
             elif event.reason == "error":
-                piece.error = _failure(event)
+                piece.error = _failure(event, self.prompt_name)
             else:
                 self._token(event, piece)
             if piece.reason is not None or piece.error is not None:
@@ -264,7 +269,7 @@ class TextFlow:
             self.uncovered.append(event.token_id)
             if event.likely:
                 self.uncovered_likely.append(event.likely)
-            if not ends_by_stop_id:  # a stop token is not text
+            if self._scanner.include or not ends_by_stop_id:
                 text = self._detokenizer.push(event.token_id)
         if event.reason is not None:
             text += self._detokenizer.flush()
@@ -290,10 +295,10 @@ class TextFlow:
         return self._scanner.push(text)
 
 
-def _failure(event: Emission) -> ApiError:
+def _failure(event: Emission, prompt_name: str) -> ApiError:
     match event.code:
         case "context_length_exceeded":
-            return ApiError(400, event.message, param="prompt", code=event.code)
+            return ApiError(400, event.message, param=prompt_name, code=event.code)
         case "invalid":
             return ApiError(400, event.message, code=event.code)
         case "queue_timeout" | "kv_transfer_failed":

@@ -44,14 +44,12 @@ def overloaded(message: str) -> ApiError:
     return ApiError(429, message, "rate_limit_error", None, "queue_full", headers)
 
 
-def refused(refusal: Refusal) -> ApiError:
-    """The scheduler's refusal as a response."""
+def refused(refusal: Refusal, prompt_name: str) -> ApiError:
+    """The scheduler's refusal as a response; `prompt_name` is the member that holds the prompt."""
     match refusal.code:
         case "queue_full":
             return overloaded(refusal.message)
         case "draining":
             return draining_error(refusal.message)
-        case "context_length_exceeded":
-            return ApiError(400, refusal.message, param="prompt", code=refusal.code)
         case _:
-            return ApiError(400, refusal.message, param="prompt", code=refusal.code)
+            return ApiError(400, refusal.message, param=prompt_name, code=refusal.code)

@@ -15,7 +15,12 @@ from argosy_engine.errors import ChatTemplateError
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import flag, texts
 from argosy_engine.server.openai.asked.form import Form, form_of
-from argosy_engine.server.openai.asked.prompts import Prompt, encode, prompts_of
+from argosy_engine.server.openai.asked.prompts import (
+    Prompt,
+    encode,
+    prompts_of,
+    refuse_long_answer,
+)
 from argosy_engine.server.openai.asked.sampling import sampling_of
 from argosy_engine.server.openai.asked.structure import Structure, structure_of
 from argosy_engine.server.openai.asked.tools import NO_TOOLS, Tools, tools_of
@@ -26,7 +31,7 @@ from argosy_engine.text.messages import TEXT_PARTS
 
 __all__ = ["Parsed", "chat_text", "check_model", "parse_body", "parse_chat", "parse_completion"]
 
-_MAX_STOPS = 16
+_MAX_STOPS = 64
 _LONGEST_SALT = 1024
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's
 _DEFAULTS = SamplingDefaults()
@@ -60,6 +65,8 @@ class Parsed:
 
     sampling: SamplingParams
     stops: tuple[str, ...]
+    include_stops: bool
+    """What ends the answer stands at its end."""
     skip_special_tokens: bool
     stream: bool
     include_usage: bool
@@ -76,6 +83,11 @@ class Parsed:
     def token_ids(self) -> list[int]:
         """The only prompt, or the first of several."""
         return self.prompts[0].token_ids
+
+    @property
+    def prompt_name(self) -> str:
+        """The member that holds the prompt, as errors name it."""
+        return "messages" if self.chat else "prompt"
 
     @property
     def resumable(self) -> bool:
@@ -129,6 +141,7 @@ def parse_completion(
     form = form_of(body, chat=False, prompts=len(prompts))
     structure = structure_of(body)
     sampling = sampling_of(body, default_max, defaults, tokenizer, form, structure.grammar)
+    refuse_long_answer(body, longest, sampling.max_tokens, max_model_len)
     return _parsed(body, prompts, sampling, form, structure, chat=False)
 
 
@@ -155,8 +168,10 @@ def parse_chat(
         reasons = reasons and thinks_at_its_end(text)
         structure = structure.after_thought() if reasons else structure
     form = form_of(body, chat=True, prompts=1, tools=tools, reasons=reasons)
-    most = max_model_len - len(prompt.token_ids)
+    length = len(prompt.token_ids)
+    most = max_model_len - length
     sampling = sampling_of(body, most, defaults, tokenizer, form, structure.grammar)
+    refuse_long_answer(body, length, sampling.max_tokens, max_model_len)
     return _parsed(body, (prompt,), sampling, form, structure, chat=True)
 
 
@@ -165,13 +180,16 @@ def chat_text(body: Mapping[str, Any], tokenizer: Tokenizer, tools: Tools = NO_T
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise bad("messages", "must be a list with at least one message")
-    for message in messages:
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise bad("messages", 'each must be an object with a "role" and a "content"')
-        if message["role"] != "assistant" and message.get("content") is None:  # that one may call
-            raise bad("messages", f'the message of role {message["role"]!r} has no "content"')
-        _check_content(message.get("content"))
-        _check_calls(message.get("tool_calls"))
+    for at, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise bad(f"messages[{at}]", 'must be an object with a "role" and a "content"')
+        if not isinstance(message.get("role"), str):
+            raise bad(f"messages[{at}].role", 'must be a text, such as "user"')
+        content = message.get("content")
+        if message["role"] != "assistant" and content is None:  # that one may call
+            raise bad(f"messages[{at}].content", f"is missing, of role {message['role']!r:.40}")
+        _check_content(content, f"messages[{at}].content")
+        _check_calls(message.get("tool_calls"), f"messages[{at}].tool_calls")
     continues = flag(body, "continue_final_message")
     if continues and flag(body, "add_generation_prompt"):
         raise bad("continue_final_message", "does not go with add_generation_prompt: write one")
@@ -202,20 +220,21 @@ def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"enable_thinking": effort != "none", **arguments, "reasoning_effort": effort}
 
 
-def _check_content(content: Any) -> None:
+def _check_content(content: Any, path: str) -> None:
     if content is None or isinstance(content, str):
         return
-    if isinstance(content, list) and all(_is_text(part) for part in content):
-        return
-    if isinstance(content, list) and any(
-        isinstance(part, dict) and part.get("type") in _NO_TEXT for part in content
-    ):
-        raise bad(
-            "messages",
-            "only text is read: images, sound and files are out of scope, as "
-            'SCOPE.md says; write {"type": "text", "text": …}',
-        )
-    raise bad("messages", 'content must be text, or a list of {"type": "text", "text": …}')
+    if not isinstance(content, list):
+        raise bad(path, 'must be text, or a list of {"type": "text", "text": …}')
+    for at, part in enumerate(content):
+        if _is_text(part):
+            continue
+        if isinstance(part, dict) and part.get("type") in _NO_TEXT:
+            raise bad(
+                f"{path}[{at}]",
+                "only text is read: images, sound and files are out of scope, as "
+                'SCOPE.md says; write {"type": "text", "text": …}',
+            )
+        raise bad(f"{path}[{at}]", 'must be {"type": "text", "text": …}')
 
 
 def _is_text(part: Any) -> bool:
@@ -224,16 +243,16 @@ def _is_text(part: Any) -> bool:
     return isinstance(part.get(TEXT_PARTS.get(part["type"])), str)
 
 
-def _check_calls(calls: Any) -> None:
+def _check_calls(calls: Any, path: str) -> None:
     if calls is None:
         return
-    functions = [
-        call.get("function") if isinstance(call, dict) else None
-        for call in (calls if isinstance(calls, list) else [None])
-    ]
-    if not all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in functions):
-        form = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
-        raise bad("messages", f"tool_calls must be a list of {form}")
+    if not isinstance(calls, list):
+        raise bad(path, "must be a list of calls")
+    for at, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            form = '{"id": …, "type": "function", "function": {"name": …, "arguments": …}}'
+            raise bad(f"{path}[{at}]", f"must be {form}")
 
 
 def _parsed(
@@ -255,11 +274,12 @@ def _parsed(
         prompts=prompts,
         sampling=sampling,
         stops=texts(body, "stop", _MAX_STOPS),
+        include_stops=flag(body, "include_stop_str_in_output"),
         # Mistral's mark of a call is a special token.
         skip_special_tokens=flag(body, "skip_special_tokens", default=True)
         and form.tools.reads != "mistral",
         stream=stream,
-        include_usage=flag(options, "include_usage"),
+        include_usage=flag(options, "include_usage", within="stream_options"),
         chat=chat,
         form=form,
         structure=structure,

@@ -51,6 +51,7 @@ from argosy_engine.server.openai.text_threads import TextThreads, while_connecte
 from argosy_engine.server.proof import ProvenApp
 from argosy_engine.server.role import EngineRole
 from argosy_engine.text.grammar_process import GrammarProcess
+from argosy_engine.text.stops import StopScanner
 
 __all__ = ["OpenAiApi"]
 
@@ -284,7 +285,8 @@ class OpenAiApi:
         detokenizer = self._tokenizer.new_detokenizer(
             prompt, skip_special_tokens=parsed.skip_special_tokens
         )
-        return TextFlow(detokenizer, parsed.stops, parsed.sampling.min_tokens)
+        scanner = StopScanner(parsed.stops, include=parsed.include_stops)
+        return TextFlow(detokenizer, scanner, parsed.sampling.min_tokens, parsed.prompt_name)
 
     def _refuse_what_it_cannot(
         self, parsed: Parsed, sent: Sent | None, transfer: fields.Transfer
@@ -293,6 +295,8 @@ class OpenAiApi:
         told = sampling.logprobs is not None or sampling.prompt_logprobs is not None
         if told and not self._loop.runner.knows_likely:
             name = "best_of" if parsed.form.best_of > parsed.form.n else "logprobs"
+            if parsed.form.prompt_logprobs is not None:
+                name = "prompt_logprobs"
             raise bad(name, "this engine only simulates and has no probabilities: leave it out")
         if sampling.grammar and self._loop.runner.grammars is None:
             raise bad(
@@ -382,7 +386,7 @@ class OpenAiApi:
         scheduler = self._loop.scheduler
         refusal = refuse_shape(request, scheduler.max_model_len, scheduler.limits.vocab_size)
         if refusal is not None:
-            raise refused(refusal)
+            raise refused(refusal, job.parsed.prompt_name)
         return request
 
     async def _offer(

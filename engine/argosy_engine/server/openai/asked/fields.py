@@ -8,47 +8,90 @@ from typing import Any
 
 from argosy_engine.server.openai.parameters import bad
 
-__all__ = ["MOST_IDS", "flag", "ids", "integer", "number", "texts"]
+__all__ = ["MOST_IDS", "flag", "ids", "integer", "limit_name", "number", "texts", "whole", "wholes"]
 
 MOST_IDS = 1 << 31
 """Of a vocabulary, and of top_k."""
+
+
+def whole(value: Any) -> int | None:
+    """A whole number, which may be written as 2.0; None for anything else."""
+    if type(value) is int:
+        return value
+    return int(value) if type(value) is float and value.is_integer() else None
+
+
+def wholes(values: Any) -> list[int] | None:
+    """A list of whole numbers; None for anything else."""
+    if not isinstance(values, list):
+        return None
+    if all(type(each) is int for each in values):
+        return values
+    found = [number for each in values if (number := whole(each)) is not None]
+    return found if len(found) == len(values) else None
+
+
+def limit_name(body: Mapping[str, Any]) -> str:
+    """The member that bounds the answer's tokens, as the client writes it."""
+    newer = body.get("max_completion_tokens") is not None
+    return "max_completion_tokens" if newer else "max_tokens"
 
 
 def integer(body: Mapping[str, Any], name: str, default: Any, *, low: int | None = None) -> Any:
     value = body.get(name)
     if value is None:
         return default
-    if type(value) is not int:
+    found = whole(value)
+    if found is None:
         raise bad(name, f"must be a whole number, got {value!r:.40}")
-    if low is not None and value < low:
+    if low is not None and found < low:
         raise bad(name, f"must be at least {low}, got {value!r:.40}")
-    return value
+    return found
 
 
-def number(body: Mapping[str, Any], name: str, default: float, *, low: float, high: float) -> float:
+def number(
+    body: Mapping[str, Any],
+    name: str,
+    default: float,
+    *,
+    low: float,
+    high: float,
+    above: bool = False,
+) -> float:
+    """`above`: `low` itself is refused."""
     value = body.get(name)
     if value is None:
         return default
-    if type(value) not in (int, float) or not low <= value <= high:
-        raise bad(name, f"must be a number from {low:g} to {high:g}, got {value!r:.40}")
+    inside = type(value) in (int, float) and low <= value <= high and not (above and value == low)
+    if not inside:
+        span = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
+        raise bad(name, f"must be a number {span}, got {value!r:.40}")
     return float(value)
 
 
-def flag(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+def flag(body: Mapping[str, Any], name: str, *, default: bool = False, within: str = "") -> bool:
+    """`within`: the parameter whose member it is."""
     value = body.get(name)
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise bad(name, f"must be true or false, got {value!r:.40}")
+        raise bad(
+            f"{within}.{name}" if within else name, f"must be true or false, got {value!r:.40}"
+        )
     return value
 
 
-def ids(body: Mapping[str, Any], name: str, *, most: int = MOST_IDS) -> tuple[int, ...]:
-    """Token ids, each once; empty if left out."""
-    value = body.get(name) or []
-    if not isinstance(value, list) or not all(type(i) is int and 0 <= i < MOST_IDS for i in value):
-        raise bad(name, "must be a list of token ids")
-    found = tuple(dict.fromkeys(value))
+def ids(
+    body: Mapping[str, Any], name: str, vocab_size: int, *, most: int = MOST_IDS
+) -> tuple[int, ...]:
+    """Token ids of the model, each once; empty if left out."""
+    value = body.get(name)
+    if value is None:
+        return ()
+    given = wholes(value)
+    if given is None or not all(0 <= each < vocab_size for each in given):
+        raise bad(name, f"must be a list of token ids, which are 0 … {vocab_size - 1}")
+    found = tuple(dict.fromkeys(given))
     if len(found) > most:
         raise bad(name, f"must be at most {most} different token ids, got {len(found)}")
     return found

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from argosy_engine.server.openai.asked.fields import flag, integer
+from argosy_engine.server.openai.asked.fields import flag, integer, whole
 from argosy_engine.server.openai.asked.prompts import MOST_CHOICES
 from argosy_engine.server.openai.asked.tools import NO_TOOLS, Tools
 from argosy_engine.server.openai.parameters import bad
@@ -83,13 +83,13 @@ def form_of(
         n=n,
         best_of=best_of,
         echo=echo,
-        without_output=echo and type(most := body.get("max_tokens")) is int and most == 0,
+        without_output=echo and whole(body.get("max_tokens")) == 0,
         logprobs=logprobs,
         prompt_logprobs=told,
         return_token_ids=flag(body, "return_token_ids"),
         continuous_usage=isinstance(options, dict)
-        and flag(options, "continuous_usage_stats")
-        and flag(options, "include_usage"),
+        and flag(options, "continuous_usage_stats", within="stream_options")
+        and flag(options, "include_usage", within="stream_options"),
         tools=tools,
         reasons=reasons,
     )

@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.ports.tokenizer import Tokenizer
-from argosy_engine.server.openai.asked.fields import flag, integer
+from argosy_engine.server.openai.asked.fields import flag, integer, limit_name, whole, wholes
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import bad
 
-__all__ = ["MOST_CHOICES", "Prompt", "encode", "prompts_of", "refuse_vast"]
+__all__ = [
+    "MOST_CHOICES",
+    "Prompt",
+    "encode",
+    "prompts_of",
+    "refuse_long_answer",
+    "refuse_vast",
+]
 
 MOST_CHOICES = 128
 """Of one request: OpenAI's bound of n, here for all prompts together."""
@@ -32,28 +39,44 @@ def prompts_of(
 ) -> tuple[Prompt, ...]:
     """Of a body of /v1/completions: a text, token ids, or a list of either."""
     prompt = body.get("prompt")
-    given = [prompt]
-    if isinstance(prompt, list) and prompt and type(prompt[0]) is not int:
-        given = prompt
-    if len(given) > MOST_CHOICES:
-        raise bad("prompt", f"a request has at most {MOST_CHOICES} prompts, got {len(given)}")
-    return tuple(_prompt(body, each, tokenizer, max_model_len) for each in given)
+    if not isinstance(prompt, list) or not prompt or whole(prompt[0]) is not None:
+        return (_prompt(body, prompt, tokenizer, max_model_len, "prompt"),)
+    if len(prompt) > MOST_CHOICES:
+        raise bad("prompt", f"a request has at most {MOST_CHOICES} prompts, got {len(prompt)}")
+    return tuple(
+        _prompt(body, each, tokenizer, max_model_len, f"prompt[{at}]")
+        for at, each in enumerate(prompt)
+    )
 
 
 def _prompt(
-    body: Mapping[str, Any], prompt: Any, tokenizer: Tokenizer, max_model_len: int
+    body: Mapping[str, Any], prompt: Any, tokenizer: Tokenizer, max_model_len: int, param: str
 ) -> Prompt:
     if isinstance(prompt, str):
         special = flag(body, "add_special_tokens", default=True)
-        return encode(body, prompt, tokenizer, max_model_len, "prompt", special=special)
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        most = _most_tokens(body, max_model_len)
-        if most is None:
-            _refuse_long(len(prompt), max_model_len, "prompt")
-        if min(prompt) < 0 or max(prompt) >= tokenizer.vocab_size:
-            raise bad("prompt", f"token ids are 0 … {tokenizer.vocab_size - 1}")
-        return Prompt(_cut(prompt, most))
-    raise bad("prompt", "must be a text, a list of token ids, or a list of these")
+        return encode(body, prompt, tokenizer, max_model_len, param, special=special)
+    ids = wholes(prompt)
+    if not ids:
+        raise bad(param, "must be a text, a list of token ids, or a list of these")
+    most = _most_tokens(body, max_model_len)
+    if most is None:
+        _refuse_long(len(ids), max_model_len, param)
+    if min(ids) < 0 or max(ids) >= tokenizer.vocab_size:
+        raise bad(param, f"token ids are 0 … {tokenizer.vocab_size - 1}")
+    return Prompt(_cut(ids, most))
+
+
+def refuse_long_answer(body: Mapping[str, Any], prompt: int, answer: int, context: int) -> None:
+    """ApiError 400 where an answer as long as it may be has no room behind the longest prompt."""
+    if prompt + answer > context:
+        name = limit_name(body)
+        raise ApiError(
+            400,
+            f"{name}: this model's context is {context} tokens; the prompt has {prompt} and "
+            f"{answer!r:.40} tokens are to be generated: shorten the prompt or lower {name}",
+            param=name,
+            code="context_length_exceeded",
+        )
 
 
 def encode(

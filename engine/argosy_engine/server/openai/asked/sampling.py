@@ -7,7 +7,15 @@ from typing import Any
 
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
 from argosy_engine.ports.tokenizer import Tokenizer
-from argosy_engine.server.openai.asked.fields import MOST_IDS, flag, ids, integer, number, texts
+from argosy_engine.server.openai.asked.fields import (
+    MOST_IDS,
+    flag,
+    ids,
+    integer,
+    limit_name,
+    number,
+    texts,
+)
 from argosy_engine.server.openai.asked.form import Form
 from argosy_engine.server.openai.parameters import bad
 from argosy_engine.transfer.wire import MAX_SAMPLING_BYTES
@@ -21,6 +29,8 @@ _LONGEST_ID = 10
 _MOST_BAD_WORDS = 128
 _LONGEST_BAD_WORD = 1000
 _MOST_STOP_IDS = 1024
+_LARGEST_SEED = (1 << 63) - 1
+"""OpenAI's and vLLM's."""
 
 
 def sampling_of(
@@ -32,23 +42,22 @@ def sampling_of(
     grammar: str = "",
 ) -> SamplingParams:
     """ApiError 400 for a value that is out of range."""
-    name = (
-        "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
-    )
+    name = limit_name(body)
     max_tokens = 1 if form.without_output else integer(body, name, default_max, low=1)
-    max_tokens = min(max_tokens, MOST_IDS - 1)  # no context is longer, and PREFILL has 31 bits
     told = [form.prompt_logprobs, form.logprobs if form.echo else None]
     ranked = 0 if form.best_of > form.n else None
-    seed = integer(body, "seed", None)
+    seed = integer(body, "seed", None, low=-_LARGEST_SEED - 1)
+    if seed is not None and seed > _LARGEST_SEED:
+        raise bad("seed", f"must have 64 bits: at most {_LARGEST_SEED}, got {seed!r:.40}")
     min_tokens = integer(body, "min_tokens", 0, low=0)
     if min_tokens > max_tokens:
-        raise bad("min_tokens", f"must be at most max_tokens, {max_tokens}")
+        raise bad("min_tokens", f"must be at most {name}, {max_tokens!r:.40}")
     penalty = defaults.repetition_penalty
     sampling = SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         temperature=number(body, "temperature", defaults.temperature, low=0.0, high=2.0),
-        top_p=number(body, "top_p", defaults.top_p, low=0.0, high=1.0),
+        top_p=number(body, "top_p", defaults.top_p, low=0.0, high=1.0, above=True),
         top_k=min(max(0, integer(body, "top_k", defaults.top_k, low=-1)), MOST_IDS),
         min_p=number(body, "min_p", defaults.min_p, low=0.0, high=1.0),
         repetition_penalty=number(body, "repetition_penalty", penalty, low=0.01, high=100.0),
@@ -62,7 +71,7 @@ def sampling_of(
         prompt_logprobs=max((count for count in told if count is not None), default=None),
         seed=random.getrandbits(31) if seed is None else seed & 0x7FFF_FFFF_FFFF_FFFF,
         ignore_eos=flag(body, "ignore_eos"),
-        stop_token_ids=ids(body, "stop_token_ids", most=_MOST_STOP_IDS),
+        stop_token_ids=ids(body, "stop_token_ids", tokenizer.vocab_size, most=_MOST_STOP_IDS),
     )
     _refuse_large(sampling)
     return sampling
@@ -101,10 +110,9 @@ def _biases(body: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, float]
 
 
 def _allowed(body: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
-    allowed = ids(body, "allowed_token_ids")
-    if allowed and max(allowed) >= vocab_size:
-        raise bad("allowed_token_ids", f"token ids are 0 … {vocab_size - 1}")
-    return allowed
+    if body.get("allowed_token_ids") == []:
+        raise bad("allowed_token_ids", "allows no token: name some, or leave it out")
+    return ids(body, "allowed_token_ids", vocab_size)
 
 
 def _bad_words(body: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:

@@ -81,7 +81,7 @@ class Reply:
     def _submit(self, choice: Choice) -> None:
         refusal = self._loop.submit(choice.request, choice.sink)
         if refusal is not None:
-            raise refused(refusal)
+            raise refused(refusal, self._parsed.prompt_name)
         choice.submitted = True
         self._started.put_nowait(choice)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from argosy_engine.ports.tokenizer import Tokenizer
-from argosy_engine.server.openai.asked.fields import flag
+from argosy_engine.server.openai.asked.fields import flag, wholes
 from argosy_engine.server.openai.asked.prompts import refuse_vast
 from argosy_engine.server.openai.asked.tools import Tools, shown_tools
 from argosy_engine.server.openai.parameters import bad, refuse_unsupported
@@ -42,8 +42,8 @@ def detokenized(
 ) -> bytes:
     """The answer: the text of `tokens`. ApiError 400, 404."""
     _check(body, served_name)
-    ids, last = body.get("tokens"), tokenizer.vocab_size - 1
-    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i <= last for i in ids):
+    ids, last = wholes(body.get("tokens")), tokenizer.vocab_size - 1
+    if ids is None or not all(0 <= each <= last for each in ids):
         raise bad("tokens", f"must be a list of token ids, which are 0 … {last}")
     if len(ids) > max_model_len:
         raise bad("tokens", f"must be at most {max_model_len}, got {len(ids)}")
