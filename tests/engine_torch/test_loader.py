@@ -70,8 +70,30 @@ def test_nonsense_in_the_config_is_a_typed_failure(tiny, values):
 def test_the_configs_end_counts_where_the_generation_config_has_none(tiny):
     change(tiny, eos_token_id=0)
     (tiny / "generation_config.json").write_text('{"eos_token_id": null}')
+    (tiny / "tokenizer_config.json").unlink()
     runner, _ = start(tiny)
     assert runner.eos_token_ids == {0}
+
+
+@pytest.mark.parametrize(
+    ("ids", "ends"), [([0], {0, 2}), ([None], {2}), ([2], {2}), ([[0, 1]], {0, 1, 2})]
+)
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "special_tokens_map.json"])
+def test_the_end_that_only_the_tokenizer_names_ends_a_text_too(tiny, ids, ends, file):
+    change(tiny, eos_token_id=ids[0])
+    (tiny / "generation_config.json").unlink()
+    (tiny / "tokenizer_config.json").unlink()
+    (tiny / file).write_text('{"eos_token": {"content": "<|im_end|>"}}')
+    runner, tokenizer = start(tiny)
+    assert tokenizer.encode("<|im_end|>") == [2]
+    assert runner.eos_token_ids == ends
+
+
+@pytest.mark.parametrize("end", ["<|nothing|>", None, ""])
+def test_an_end_that_the_tokenizer_does_not_have_ends_nothing(tiny, end):
+    (tiny / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}))
+    runner, _ = start(tiny)
+    assert runner.eos_token_ids == {2}
 
 
 def test_an_unknown_architecture_names_the_known_ones(tiny):

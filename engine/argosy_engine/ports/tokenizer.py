@@ -27,6 +27,11 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The end of a text as the tokenizer's own files name it; empty if they name none."""
+        ...
+
+    @property
     def info(self) -> dict[str, Any]:
         """What clients are told of it, as JSON: `tokenizer_class`, special tokens as texts, and the
         `chat_template`; None where there is none."""

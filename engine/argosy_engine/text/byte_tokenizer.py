@@ -17,6 +17,8 @@ __all__ = ["ByteTokenizer"]
 class ByteTokenizer:
     """Ids 0 … 255 are bytes; a larger vocabulary's ids are taken modulo 256."""
 
+    eos_token_ids: frozenset[int] = frozenset()
+
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 

@@ -49,6 +49,8 @@ class HfTokenizer:
         self._tokenizer.no_padding()
         self._definition = definition
         config = _config(folder)
+        end = self._tokenizer.token_to_id(_special_tokens(config).get("eos_token", ""))
+        self.eos_token_ids: frozenset[int] = frozenset() if end is None else frozenset({end})
         templates = _templates(folder, config)
         self._chats = {
             name: _chat_template(folder, source, config) for name, source in templates.items()
@@ -105,7 +107,14 @@ class HfTokenizer:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "tokenizer_config.json"
+    config = _read_object(folder / "tokenizer_config.json")
+    if "added_tokens_decoder" in config:
+        return config
+    # Written by older versions of transformers, where it has what the other file lacks.
+    return config | _read_object(folder / "special_tokens_map.json")
+
+
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     except (OSError, ValueError, RecursionError, MemoryError) as error:

@@ -160,6 +160,7 @@ class SimTokenizer:
     """One token a word; ids are the words' checksums, so that equal texts share a prefix cache."""
 
     vocab_size = _VOCAB
+    eos_token_ids: frozenset[int] = frozenset()
 
     @property
     def info(self) -> dict[str, Any]:

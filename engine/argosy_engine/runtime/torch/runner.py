@@ -84,6 +84,7 @@ def load(
         tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
     else:
         tokenizer = HfTokenizer(folder)
+    eos = spec.eos_token_ids | {one for one in tokenizer.eos_token_ids if one < spec.vocab}
     isa = cpu.isa if cpu else ""
     if ranks is None:
         loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=_execute)
@@ -96,7 +97,8 @@ def load(
         loaded.pool,
         name=config.served_name,
         max_model_len=loaded.max_model_len,
-        grammars=tokenizer.grammars(spec.vocab, spec.eos_token_ids),
+        grammars=tokenizer.grammars(spec.vocab, eos),
+        eos_token_ids=eos,
     )
     if native:
         isa = f"native {native.name}" + " int8" * native.int8
@@ -133,12 +135,13 @@ class TorchRunner:
         name: str,
         max_model_len: int,
         grammars: Grammars | None = None,
+        eos_token_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.trunk = trunk
         self._pool = pool
         self._host = HostKv(pool)
         self._ranks = trunk.ranks if isinstance(trunk, LeadingTrunk) else None
-        self.eos_token_ids = trunk.spec.eos_token_ids
+        self.eos_token_ids = eos_token_ids
         self.vocab_size = trunk.spec.vocab
         self.knows_likely = True
         self.on_cpu = pool.device.type == "cpu"
