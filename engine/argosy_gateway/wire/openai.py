@@ -60,10 +60,10 @@ class CompletionRequest(NamedTuple):
     path: str
     """`/v1/completions` or `/v1/chat/completions`."""
     body: bytes
-    """As the client sent it, but streams always ask for the usage chunk and have a seed. UTF-8 if
-    it is a stream's."""
+    """As the client sent it, but it names a model, and streams always ask for the usage chunk and
+    have a seed. UTF-8 if it is a stream's."""
     model: str
-    """The served name that the client asked for."""
+    """The served name that the client asked for; the first one if it named none, as in vLLM."""
     stream: bool
     hide_usage: bool
     """The client did not ask for the usage chunk, but the gateway did: it is taken out."""
@@ -124,7 +124,7 @@ def check_question(body: bytes, *, served_names: Collection[str]) -> str | None:
     404)."""
     try:
         asked = _decode(body, json.detect_encoding(body))
-        return _model(asked, served_names) if asked.get("model") is not None else None
+        return _model(asked, served_names) if _names_model(asked) else None
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 
@@ -142,9 +142,12 @@ def _read(
     prompts = _prompts(request, "messages" if chat else "prompt")
     hide_usage = stream and not _asks_for_usage(request)
     cache_key = request.get("prompt_cache_key")
+    added: dict[str, object] = {} if _names_model(request) else {"model": model}
+    if stream:
+        added |= _of_stream(request, hide_usage=hide_usage)
     return CompletionRequest(
         path,
-        _for_engine(body, encoding, request, hide_usage=hide_usage) if stream else body,
+        _with(added, body, encoding, request, stream=stream),
         model=model,
         stream=stream,
         hide_usage=hide_usage,
@@ -156,9 +159,15 @@ def _read(
     )
 
 
+def _names_model(request: Mapping[str, Any]) -> bool:
+    return request.get("model") not in (None, "")
+
+
 def _model(request: Mapping[str, Any], served_names: Collection[str]) -> str:
-    model = request.get("model")
-    if not isinstance(model, str) or not model:
+    if not _names_model(request):
+        return next(iter(served_names))
+    model = request["model"]
+    if not isinstance(model, str):
         raise RequestError(
             400,
             f"'model' must be a string; this fleet serves {listed(served_names)}.",
@@ -187,11 +196,8 @@ def _asks_for_usage(request: Mapping[str, Any]) -> bool:
     return options.get("include_usage") is True
 
 
-def _for_engine(body: bytes, encoding: str, request: dict[str, Any], *, hide_usage: bool) -> bytes:
-    """The body of a stream, with `include_usage` set, and a seed: so another engine can go on.
-
-    Text is appended if possible: parsing long bodies and writing them again takes time.
-    """
+def _of_stream(request: Mapping[str, Any], *, hide_usage: bool) -> dict[str, object]:
+    """What a stream lacks: `include_usage`, and a seed, so that another engine can go on."""
     added: dict[str, object] = {}
     if hide_usage:
         options = request.get("stream_options") or {}
@@ -200,7 +206,17 @@ def _for_engine(body: bytes, encoding: str, request: dict[str, Any], *, hide_usa
         added["stream_options"] = {**kept, "include_usage": True}
     if request.get("seed") is None:
         added["seed"] = secrets.randbits(31)
-    if added.keys() & request.keys() or encoding != "utf-8":
+    return added
+
+
+def _with(
+    added: dict[str, object], body: bytes, encoding: str, request: dict[str, Any], *, stream: bool
+) -> bytes:
+    """The body with these members; of a stream in UTF-8.
+
+    Text is appended if possible: parsing long bodies and writing them again takes time.
+    """
+    if added.keys() & request.keys() or ((added or stream) and encoding != "utf-8"):
         return _dump({**request, **added})
     if not added:
         return body

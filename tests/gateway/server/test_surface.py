@@ -34,7 +34,7 @@ def client(url: str) -> httpx.AsyncClient:
         (b"\xff", 400, None, "not JSON"),
         (b"[" * 100_000, 400, None, "deeply"),
         (b'{"model":"m","messages":[],"temperature":NaN}', 400, None, "finite"),
-        (b'{"messages":[]}', 400, None, "'model'"),
+        (b'{"model":7,"messages":[]}', 400, None, "'model'"),
         (b'{"model":"gpt-9","messages":[]}', 404, "model_not_found", "this fleet serves 'm'"),
         (b'{"model":"m"}', 400, None, "'messages' is required"),
         (b'{"model":"m","messages":["x"]}', 400, None, "list of objects"),

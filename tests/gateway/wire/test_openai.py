@@ -55,10 +55,9 @@ STREAM = MODEL + b'"messages":[],"stream":true,"stream_options":'
             ),
         ),
         (b"[" * 100_000, (400, "The request body is nested too deeply.", None, None)),
-        (b'{"messages":[]}', NO_MODEL),
-        (b'{"model":"","messages":[]}', NO_MODEL),
         (b'{"model":7,"messages":[]}', NO_MODEL),
-        (b'{"model":null,"messages":[]}', NO_MODEL),
+        (b'{"model":false,"messages":[]}', NO_MODEL),
+        (b'{"model":["the-model"],"messages":[]}', NO_MODEL),
         (MODEL + b'"x":1}', (400, "'messages' is required.", "messages", None)),
         (MODEL + b'"messages":null}', (400, "'messages' is required.", "messages", None)),
         (MODEL + b'"messages":"hi"}', NO_LIST),
@@ -73,6 +72,17 @@ STREAM = MODEL + b'"messages":[],"stream":true,"stream_options":'
 )
 def test_a_wrong_request_is_refused_with_what_is_wrong(body, answer):
     assert refusal(CHAT, body) == answer
+
+
+@pytest.mark.parametrize("given", [b"", b'"model":null,', b'"model":"",'])
+@pytest.mark.parametrize("stream", [b"true", b"false"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_body_without_a_model_asks_for_the_first_one_and_names_it(given, stream, encoding):
+    text = b"{" + given + b'"messages":[],"stream":' + stream + b"}\n"
+    body = text.decode().encode(encoding)
+    request = read_completion(CHAT, body, served_names=("base", "other"))
+    assert request.model == "base"
+    assert json.loads(request.body)["model"] == "base"
 
 
 def test_a_completion_without_a_prompt_is_refused_by_its_own_field():

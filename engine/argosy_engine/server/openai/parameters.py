@@ -29,7 +29,7 @@ class Refused:
 
 # `parse` has the ranges of the values.
 HONOURED: Mapping[str, str] = {
-    "model": "the fleet's served name; anything else is 404",
+    "model": "the fleet's served name; left out it is the first one; anything else is 404",
     "prompt": "a text, a list of token ids, or a list of up to 128 of these",
     "messages": "role, text content, tool calls, reasoning; through the model's chat template",
     "n": "choices for each prompt, up to 128 in all; they share the prompt's KV blocks",

@@ -297,10 +297,12 @@ def _salt(body: Mapping[str, Any]) -> str:
 
 
 def check_model(body: Mapping[str, Any], served_name: str) -> None:
-    """ApiError 400 or 404 for another model."""
+    """ApiError 400 or 404 for another model. A body that names none means the one that is here."""
     model = body.get("model")
+    if model is None or model == "":
+        return
     if not isinstance(model, str):
-        raise bad("model", f'name the model: "{served_name}"')
+        raise bad("model", f'must be a text: "{served_name}"')
     if model != served_name:
         raise ApiError(
             404,

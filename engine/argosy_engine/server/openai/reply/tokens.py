@@ -18,7 +18,7 @@ def tokenized(
     body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
 ) -> bytes:
     """The answer: of a `prompt`, or of `messages` through the chat template. ApiError 400, 404."""
-    _check(body, served_name)
+    check_model(body, served_name)
     refuse_unsupported(body)
     if body.get("truncate_prompt_tokens") is not None:
         raise bad("truncate_prompt_tokens", "all tokens are returned: leave it out")
@@ -41,15 +41,10 @@ def detokenized(
     body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
 ) -> bytes:
     """The answer: the text of `tokens`. ApiError 400, 404."""
-    _check(body, served_name)
+    check_model(body, served_name)
     ids, last = wholes(body.get("tokens")), tokenizer.vocab_size - 1
     if ids is None or not all(0 <= each <= last for each in ids):
         raise bad("tokens", f"must be a list of token ids, which are 0 … {last}")
     if len(ids) > max_model_len:
         raise bad("tokens", f"must be at most {max_model_len}, got {len(ids)}")
     return json.dumps({"prompt": tokenizer.decode(ids)}).encode()
-
-
-def _check(body: Mapping[str, Any], served_name: str) -> None:
-    if body.get("model") is not None:  # vLLM does not ask for it here
-        check_model(body, served_name)
