@@ -36,6 +36,7 @@ class Client:
         body: object,
         path: str,
         headers: Iterable[tuple[bytes, bytes]] = (),
+        method: str = "POST",
     ) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self._incoming = [{"type": "http.request", "body": data}]
@@ -46,7 +47,7 @@ class Client:
         self.text = ""
         scope = {
             "type": "http",
-            "method": "POST",
+            "method": method,
             "path": path,
             "headers": list(headers),
             "state": {RECEIVED_AT: gateway.clock(), CLIENT: self},
@@ -96,17 +97,25 @@ class Gateway(Seen):
         self.clock.now += seconds
 
     def ask(
-        self, body: object, path: str = CHAT, headers: Iterable[tuple[bytes, bytes]] = ()
+        self,
+        body: object,
+        path: str = CHAT,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        method: str = "POST",
     ) -> Client:
         """Send a request now."""
-        self.client = Client(self, body, path, headers)
+        self.client = Client(self, body, path, headers, method)
         return self.client
 
     async def answered(
-        self, body: object, path: str = CHAT, headers: Iterable[tuple[bytes, bytes]] = ()
+        self,
+        body: object,
+        path: str = CHAT,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        method: str = "POST",
     ) -> Client:
         """Send a request and wait until it has ended."""
-        client = self.ask(body, path, headers)
+        client = self.ask(body, path, headers, method)
         async with asyncio.timeout(5):
             await client.whole
         return client

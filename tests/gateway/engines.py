@@ -145,6 +145,8 @@ class Engine:
     keeps: bool = False
     stopped: bool = False
     """It takes connections, as the kernel of a stopped process does, and answers none."""
+    answers_get: bool = False
+    """Its behaviour answers what is got, too; otherwise that is a probe."""
     probes: int = 0
     model: str | None = None
     """The name by which it knows its model."""
@@ -183,13 +185,14 @@ class Engine:
             while not writer.is_closing():
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-                if head[0].startswith("GET"):
+                if head[0].startswith("GET") and not self.answers_get:
                     self.probes += 1
                     call = Call(self.pod(), "GET", "/health", headers, {}, writer, reader)
                     await (call.gone() if self.stopped else call.status(200, {"status": "ok"}))
                     writer.close()
                     return
-                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                size = int(headers.get("content-length", "0"))
+                body = json.loads(await reader.readexactly(size) or b"{}")
                 method, path, _ = head[0].split(" ")
                 call = Call(self.pod(), method, path, headers, body, writer, reader, self.keeps)
                 self.calls.append(call)

@@ -106,6 +106,8 @@ class Fleet:
         self._unserved_since: float | None = None
         self.without_pods_at = float("-inf")
         """When no engine pod could serve last, as `sweep` saw it."""
+        self.contexts: dict[str, int] = {}
+        """Revision → the context of its engines in tokens, once one has said it."""
         self.draining = False
         """SIGTERM has come; set by `server.serve`."""
 

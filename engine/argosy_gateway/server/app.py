@@ -7,6 +7,7 @@ would answer 404 and 405 in its own. `serve` runs this app on the API port.
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
@@ -21,7 +22,14 @@ from argosy_gateway.routing.admission import predicted_ttft_s
 from argosy_gateway.routing.strategies.registry import AFFINE
 from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
-from argosy_gateway.server.text import METHODS, Question, Told, ask_any
+from argosy_gateway.server.text import (
+    METHODS,
+    MODELS,
+    Question,
+    Told,
+    ask_any,
+    max_model_len,
+)
 from argosy_gateway.wire.openai import (
     CompletionRequest,
     body_of,
@@ -48,6 +56,7 @@ _COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 def api_app(fleet: Fleet) -> App:
     """The OpenAI API of one fleet."""
+    created = int(time.time())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,8 +71,11 @@ def api_app(fleet: Fleet) -> App:
                     await _complete(fleet, request, send, scope["state"][CLIENT])
             elif scope["path"] in METHODS:
                 await _question(fleet, scope, receive, send, request_id)
+            elif scope["path"] == MODELS or scope["path"].startswith(f"{MODELS}/"):
+                models = await _models(fleet, scope, request_id, created)
+                await respond(send, 200, models, request_id)
             else:
-                await respond(send, 200, _without_engine(fleet, scope), request_id)
+                await respond(send, 200, _without_engine(scope), request_id)
         except RequestError as error:
             headers = dict(error.headers)
             if fleet.draining:
@@ -206,30 +218,39 @@ def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
     return min(max(predicted_s - limit_s, 0.1), 60.0)
 
 
-def _without_engine(fleet: Fleet, scope: Scope) -> bytes:
+def _without_engine(scope: Scope) -> bytes:
     """Answers that need no engine. Raises RequestError (404, 405)."""
-    path = str(scope["path"]).rstrip("/")
-    if path not in ("/health", "/v1/models") and not path.startswith("/v1/models/"):
+    if str(scope["path"]).rstrip("/") != "/health":
         raise RequestError(
             404,
-            f"No such path; this fleet has {', '.join((*_COMPLETIONS, *METHODS))} and /v1/models.",
+            f"No such path; this fleet has {', '.join((*_COMPLETIONS, *METHODS))} and {MODELS}.",
         )
     if scope["method"] not in ("GET", "HEAD"):
         raise _wrong_method(scope, "GET")
-    if path == "/health":
-        return b'{"status":"ok"}'
-    names = _names(fleet)
-    if path == "/v1/models":
-        models = {"object": "list", "data": [_model(name) for name in names]}
-        return json.dumps(models).encode()
-    if (name := path.removeprefix("/v1/models/")) in names:
-        return json.dumps(_model(name)).encode()
-    text = f"No such model; this fleet serves {listed(names)}."
-    raise RequestError(404, text, code="model_not_found", param="model")
+    return b'{"status":"ok"}'
 
 
-def _model(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "argosy"}
+async def _models(fleet: Fleet, scope: Scope, request_id: str, created: int) -> bytes:
+    """All models, or the one that the path names. Raises RequestError (404, 405, 503)."""
+    if scope["method"] not in ("GET", "HEAD"):
+        raise _wrong_method(scope, "GET")
+    names, asked = _names(fleet), str(scope["path"]).removeprefix(MODELS).strip("/")
+    if asked and asked not in names:
+        text = f"No such model; this fleet serves {listed(names)}."
+        raise RequestError(404, text, code="model_not_found", param="model")
+    context = await max_model_len(fleet, request_id)
+    cards = [
+        {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "argosy",
+            "max_model_len": context,
+        }
+        for name in names
+        if asked in ("", name)
+    ]
+    return json.dumps(cards[0] if asked else {"object": "list", "data": cards}).encode()
 
 
 def _names(fleet: Fleet) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ import random
 from typing import NamedTuple
 
 from argosy_gateway.errors import BrokenError, RequestError, UnreachableError, too_long
-from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.pods.endpoints import Endpoint, Role
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.wire import http1
+from argosy_gateway.wire.answers import context_length
 from argosy_gateway.wire.names import renamed
 
-__all__ = ["METHODS", "Question", "Told", "ask_any"]
+__all__ = ["METHODS", "MODELS", "Question", "Told", "ask_any", "max_model_len"]
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ METHODS = {
     "/tokenizer_info": "GET",
     "/version": "GET",
 }
+
+MODELS = "/v1/models"
 
 _PODS = 3
 """So many are asked, one after the other."""
@@ -73,6 +76,29 @@ async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) 
     )
 
 
+async def max_model_len(fleet: Fleet, request_id: str) -> int | None:
+    """The context of the fleet's model, in tokens, as an engine says it; None if none does now.
+
+    Engines of one revision say the same, so one is asked, once.
+    """
+    pods = [pod for pod in fleet.directory.serving() if pod.role is not Role.PREFILL]
+    if not pods:
+        return None
+    (pod,) = random.sample(pods, 1)
+    if pod.revision not in fleet.contexts:
+        try:
+            async with asyncio.timeout(fleet.config.limits.wait_s):
+                told = await _ask(fleet, pod, MODELS, Question(b"", None), request_id)
+        except (UnreachableError, BrokenError, TimeoutError) as error:
+            log.info("engine %s did not answer %s: %s", pod.name, MODELS, error)
+            return None
+        length = context_length(told.body) if told is not None else None
+        if length is None:
+            return None
+        fleet.contexts = {pod.revision: length}  # a revision that is gone is not kept
+    return fleet.contexts[pod.revision]
+
+
 async def _ask(
     fleet: Fleet, pod: Endpoint, path: str, question: Question, request_id: str
 ) -> Told | None:
@@ -81,7 +107,7 @@ async def _ask(
     exchange = await http1.call(
         peer.host,
         peer.port,
-        method=METHODS[path],
+        method=METHODS.get(path, "GET"),
         target=path,
         headers=[
             ("content-type", "application/json"),

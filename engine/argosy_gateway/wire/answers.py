@@ -2,7 +2,7 @@
 
 import json
 
-__all__ = ["blames_client", "error_code", "json_or_none", "longest_share"]
+__all__ = ["blames_client", "context_length", "error_code", "json_or_none", "longest_share"]
 
 
 def json_or_none(body: bytes) -> object:
@@ -11,6 +11,15 @@ def json_or_none(body: bytes) -> object:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
+
+
+def context_length(body: bytes) -> int | None:
+    """`max_model_len` of the first model of a list of models; None if it has none."""
+    content = json_or_none(body)
+    models = content.get("data") if isinstance(content, dict) else None
+    first = models[0] if isinstance(models, list) and models else None
+    length = first.get("max_model_len") if isinstance(first, dict) else None
+    return length if type(length) is int else None
 
 
 def error_code(body: bytes) -> str | None:

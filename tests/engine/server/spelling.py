@@ -181,6 +181,11 @@ class Engine:
                 await asyncio.sleep(0)
             return answering.result()
 
+    async def get(self, path: str) -> httpx.Response:
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+            return await client.get(path)
+
 
 def _deliver(batch) -> None:
     for sink, event in batch:

@@ -15,7 +15,14 @@ from tests.gateway.server.asked import Client, asked, fleet_of
 
 CHAT = "/v1/chat/completions"
 HI = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
-MODEL = {"id": "m", "object": "model", "created": 0, "owned_by": "argosy"}
+CREATED = 1_700_000_000
+MODEL = {
+    "id": "m",
+    "object": "model",
+    "created": CREATED,
+    "owned_by": "argosy",
+    "max_model_len": None,
+}
 NO_PATH = (
     "No such path; this fleet has /v1/chat/completions, /v1/completions, /tokenize, /detokenize, "
     "/tokenizer_info, /version and /v1/models."
@@ -66,7 +73,8 @@ OVERLOADED = error("The fleet is overloaded; try again later.", "overloaded", No
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_what_needs_no_engine_is_answered_without_one(path, method, says):
+async def test_what_needs_no_engine_is_answered_without_one(path, method, says, monkeypatch):
+    monkeypatch.setattr(app.time, "time", lambda: CREATED + 0.5)
     answer = await ask(fleet_of(), path, method)
     assert (answer.status, answer.headers) == (200, json_headers(answer.body))
     assert json.loads(answer.body) == says
@@ -161,7 +169,7 @@ def verdicts(fleet):
 @pytest.mark.parametrize(
     ("body", "headers", "says"),
     [
-        (b"{}", (), "'model' must be a string; this fleet serves 'm'."),
+        (b"{}", (), "'messages' is required."),
         (b"x" * 101, ((b"content-length", b"101"),), "The request body is larger than 100 bytes."),
         (
             HI,

@@ -138,3 +138,48 @@ async def test_a_client_that_leaves_ends_the_engines_call():
             await ended.wait()
         assert client.status == 0
         assert len(engine.calls) <= 1
+
+
+def says_its_context(length):
+    async def behaviour(call: Call) -> None:
+        models = {"data": [{"id": "own", "max_model_len": length}]}
+        await call.status(200, models if call.path == "/v1/models" else {"tokens": []})
+
+    return behaviour
+
+
+async def models_of(f, path="/v1/models"):
+    return json.loads((await f.answered({}, path, method="GET")).text)
+
+
+async def test_the_list_of_models_has_the_context_that_an_engine_says_and_asks_for_it_once():
+    engine = Engine("a", says_its_context(4096), answers_get=True)
+    async with direct(engine) as f:
+        for _ in range(2):
+            (model,) = (await models_of(f))["data"]
+            assert (model["id"], model["max_model_len"]) == ("m", 4096)
+            assert model["created"] > 1_700_000_000
+        assert (await models_of(f, "/v1/models/m"))["max_model_len"] == 4096
+        assert [(call.method, call.path) for call in engine.calls] == [("GET", "/v1/models")]
+
+
+async def test_a_new_revision_is_asked_anew():
+    old = Engine("a", says_its_context(4096), answers_get=True)
+    new = Engine("b", says_its_context(8192), revision="bbbbbbbb", answers_get=True)
+    async with direct(old, new) as f:
+        for engine, length in ((old, 4096), (new, 8192)):
+            f.fleet.directory.replace([engine.endpoint()])
+            assert (await models_of(f))["data"][0]["max_model_len"] == length
+
+
+@pytest.mark.parametrize("behaviour", [fail, close_early, says_its_context("many"), tokens])
+async def test_a_context_that_no_engine_says_is_null(behaviour):
+    async with direct(Engine("a", behaviour, answers_get=True)) as f:
+        assert (await models_of(f))["data"][0]["max_model_len"] is None
+
+
+async def test_prefill_pods_are_not_asked_for_the_context():
+    engine = Engine("a", says_its_context(1), Role.PREFILL, answers_get=True)
+    async with direct(engine) as f:
+        assert (await models_of(f))["data"][0]["max_model_len"] is None
+        assert engine.calls == []

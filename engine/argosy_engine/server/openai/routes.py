@@ -110,6 +110,7 @@ class OpenAiApi:
                 Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
                 Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
+                Route("/v1/models/{name:path}", _Endpoint(self._model), methods=["GET"]),
                 Route("/health", _Endpoint(self._health), methods=["GET"]),
                 Route("/version", _Endpoint(self._version), methods=["GET"]),
                 Route("/tokenize", _Endpoint(self._tokenize), methods=["POST"]),
@@ -130,17 +131,31 @@ class OpenAiApi:
         await self._generate(scope, receive, send, parse_chat)
 
     async def _models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        models = [
-            {
-                "id": name,
-                "object": "model",
-                "created": self._created,
-                "owned_by": "argosy",
-                "max_model_len": self._loop.scheduler.max_model_len,
-            }
-            for name in (self._config.served_name, *self._config.other_names)
-        ]
+        models = [self._card(name) for name in self._names]
         await send_whole(send, 200, json.dumps({"object": "list", "data": models}).encode())
+
+    async def _model(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        name = scope["path_params"]["name"].rstrip("/")
+        if name in self._names:
+            await send_whole(send, 200, json.dumps(self._card(name)).encode())
+            return
+        served = ", ".join(map(repr, self._names))
+        text = f"there is no model {name!r:.80} here: this engine serves {served}"
+        error = ApiError(404, text, param="model", code="model_not_found")
+        await send_whole(send, error.status, error.body())
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (self._config.served_name, *self._config.other_names)
+
+    def _card(self, name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "argosy",
+            "max_model_len": self._loop.scheduler.max_model_len,
+        }
 
     async def _health(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send_whole(send, 200 if self._loop.alive else 503, b"{}")
