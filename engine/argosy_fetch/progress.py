@@ -12,8 +12,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from argosy.descriptors import Listener
+
 PORT = 8081
 """Where the operator asks, as it asks gateways."""
+
+_CONNECTIONS = 16
+"""Each has a thread."""
 
 log = logging.getLogger("argosy.fetch")
 
@@ -63,7 +68,10 @@ def serving(port: int) -> Iterator[tuple[Progress, int]]:
             """Nothing: the log is about files."""
 
     try:
-        server = ThreadingHTTPServer(("", port), Handler)
+        server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
+        server.socket.close()
+        server.socket = Listener(("", port), most=_CONNECTIONS, backlog=_CONNECTIONS)
+        server.server_address = server.socket.getsockname()
     except OSError as error:
         log.warning("port %d cannot be used, so progress is in this log alone: %s", port, error)
         yield progress, 0

@@ -9,6 +9,7 @@ Everything that a client or an engine can make grow or wait has a limit here.
 from dataclasses import dataclass
 from pathlib import Path
 
+from argosy.http_server import Bounds
 from argosy_gateway.accounting.classes import SloClass
 from argosy_gateway.accounting.verdicts import Slo
 
@@ -21,18 +22,9 @@ DRAIN_MODES = ("finish", "migrate")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Bounds):
     """Bounds on what clients and engines may do to this process. Only `body_bytes` is an option."""
 
-    head_bytes: int = 32_768
-    """Longest request line and headers; beyond it 431."""
-    head_s: float = 10.0
-    """From a request's first byte to the end of its headers; then the connection is closed."""
-    first_byte_s: float = 5.0
-    """From accept to a connection's first byte; then the connection is closed."""
-    keep_alive_s: float = 65.0
-    """Idle time of a connection between requests. Common clients close earlier, so a request does
-    not meet a connection that is just being closed."""
     body_bytes: int = 8 << 20
     """Longest request body; beyond it 413. The engine's default is the same."""
     body_s: float = 30.0
@@ -42,11 +34,6 @@ class Limits:
     first is answered 503."""
     held_bytes: int = 256 << 20
     """Sum of the bodies of all requests in flight, but at least `body_bytes`; beyond it 429."""
-    send_buffer_bytes: int = 256 * 1024
-    """The kernel's send buffer for one client. Without a limit it grows to megabytes."""
-    write_stall_s: float = 30.0
-    """The connection of a client is aborted if it reads less than 16 KiB in this time while bytes
-    wait for it."""
     denied_s: float = 60.0
     """The gateway turns unready if the API server denies access (401, 403) for this time. The
     operator needs less to replace gateways after their account was recreated, or to restore a
@@ -59,7 +46,7 @@ class Limits:
     kept_per_engine: int = 64
     """Most connections that are kept to one engine."""
     kept_connections: int = 1024
-    """The same to all engines."""
+    """The same to all engines; fewer where descriptors are few."""
     kept_body_bytes: int = 32 << 10
     """A request with a longer body has a connection of its own. TCP's first window is about twice
     as large, so a shorter one is received whether the engine reads or not."""

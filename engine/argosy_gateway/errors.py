@@ -5,6 +5,7 @@ GatewayError
 ├── RequestError             a request that is answered here: status and OpenAI error body
 ├── ExchangeError            one HTTP/1.1 call to an engine or to the API server
 │   ├── UnreachableError     no connection: nothing was sent
+│   │   └── ShortageError    this process had no file descriptor for it
 │   └── BrokenError          it failed after the request had been sent
 │       └── StaleError       a kept connection ended before a byte of the answer
 ├── CredentialsError         no way to log in to the API server
@@ -28,9 +29,11 @@ __all__ = [
     "GatewayError",
     "RequestError",
     "SettingsError",
+    "ShortageError",
     "StaleError",
     "StaleVersionError",
     "UnreachableError",
+    "out_of_descriptors",
     "overloaded",
     "too_long",
 ]
@@ -88,12 +91,27 @@ def too_long(what: str, most_bytes: int) -> RequestError:
     )
 
 
+def out_of_descriptors() -> RequestError:
+    """503: the fault is this process's, and another gateway may have room."""
+    return RequestError(
+        503,
+        "This gateway has no file descriptor left to call an engine; try again later.",
+        type="server_error",
+        code="out_of_descriptors",
+        headers={"retry-after": "1"},
+    )
+
+
 class ExchangeError(GatewayError):
     """One HTTP/1.1 call failed."""
 
 
 class UnreachableError(ExchangeError):
     """No connection: nothing was sent, so another pod may be called at once."""
+
+
+class ShortageError(UnreachableError):
+    """No connection, because this process has no file descriptor for it: no fault of the peer."""
 
 
 class BrokenError(ExchangeError):

@@ -1,7 +1,7 @@
 """The `argosy` command: one name for five programs.
 
 The first word after `argosy` decides which package is imported: the operator's image has no torch,
-and the gateway's image has no kopf.
+and the gateway's image has no kopf. All programs may import the other modules of this package.
 """
 
 import importlib
@@ -29,6 +29,10 @@ def main() -> NoReturn:
         stream = sys.stdout if asked_for_help else sys.stderr
         stream.write(f"usage:\n{usage}\n")
         sys.exit(0 if asked_for_help else 2)
+    # Not above: kubectl's plugin also runs where the module `resource` does not exist.
+    from argosy.descriptors import raise_limit
+
+    raise_limit()
     _run(words[0], words[1:])
 
 

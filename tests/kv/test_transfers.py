@@ -5,6 +5,7 @@ The prompt has 4 blocks; block i of the prompt goes to block 11 + i of the pool.
 """
 
 import asyncio
+import errno
 import json
 import struct
 import time
@@ -200,6 +201,17 @@ async def test_kv_whose_lease_ends_meanwhile_is_refused_by_that_name():
         [kv(0, 2, "AB"), LEASE_GONE], "refused", "lease_gone: it ended"
     )
     assert end.reason == "lease_gone"
+
+
+async def test_an_engine_without_descriptors_blames_no_prefill_engine(monkeypatch):
+    async def none_left(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async with peer(kv(0, 4, "ABCD"), DONE) as it, peer(kv(0, 4, "ABCD"), DONE) as second:
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio, "open_connection", none_left)
+            _, (end,) = await pulled(it.address, second.address)
+        assert (end.cause, end.failed) == ("shortage", ())
 
 
 async def assert_refused_and_nobody_else_is_asked(frames, cause, says):

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import uvicorn
 from starlette.types import ASGIApp
 
+from argosy import descriptors, http_server
+from argosy.descriptors import Listener
 from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig, Role
 from argosy_engine.core.batching import BATCHING
 from argosy_engine.core.blocks.host import HostPool
@@ -53,6 +54,7 @@ __all__ = ["KEEP_ALIVE_S", "serve"]
 
 log = logging.getLogger(__name__)
 
+_SWEEP_S = 1.0
 _FLUSH_S = 5  # to send the last bytes of answers that are complete
 KEEP_ALIVE_S = 75
 """How long a connection waits for its next request. Gateways close theirs earlier."""
@@ -73,7 +75,7 @@ async def serve(config: EngineConfig, on_lost: OnLost) -> int:
     with _bound(config.host, config.admin_port) as admin_sock, _bound(
         config.host, config.port
     ) as api_sock:  # fmt: skip
-        admin_server, admin_task = await _start(admin.app(), admin_sock)
+        admin_server, admin_task = await _start(admin.app(), admin_sock, http_server.PROBES)
         try:
             worker = Worker("engine")
             with _collector_off():
@@ -114,7 +116,7 @@ class _Made(NamedTuple):
 async def _run(
     config: EngineConfig,
     admin: Admin,
-    api_sock: socket.socket,
+    api_sock: Listener,
     made: _Made,
     role: EngineRole,
     certificates: Certificates | None,
@@ -143,7 +145,8 @@ async def _run(
     )
     loop.start(kv, worker)
     tls = certificates.server() if certificates else None
-    server, task = await _start(api.app(admin.verifier), api_sock, tls)
+    most = _most_callers(config)
+    server, task = await _start(api.app(admin.verifier), api_sock, most, tls)
     admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
     phases.end("ports")
     metrics.observe_start(phases)
@@ -398,35 +401,28 @@ def _deliverer(aio: asyncio.AbstractEventLoop):  # type: ignore[no-untyped-def]
 # ----------------------------------------------------------------- servers
 
 
-class _Server(uvicorn.Server):
-    """Signals are the engine's, not the server's: there are two servers in one process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def _start(
-    app: ASGIApp, sock: socket.socket, tls: ssl.SSLContext | None = None
-) -> tuple[_Server, asyncio.Task[None]]:
-    config = uvicorn.Config(
+    app: ASGIApp, sock: Listener, most: int, tls: ssl.SSLContext | None = None
+) -> tuple[http_server.Server, asyncio.Task[None]]:
+    """`most` connections of this port are open at a time."""
+    guard = type("Guard", (_Guard,), {"listener": sock})
+    bounds = http_server.Bounds(keep_alive_s=KEEP_ALIVE_S)
+    config = http_server.server_config(
         app,
-        http="httptools",
-        ws="none",
+        guard,
+        bounds,
+        most,
         loop="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
         log_level="warning",
-        server_header=False,
         date_header=False,
         timeout_graceful_shutdown=_FLUSH_S,
-        timeout_keep_alive=KEEP_ALIVE_S,
     )
     config.load()
     config.ssl = tls  # uvicorn's own options read the files once; this context follows them
-    server = _Server(config)
+    server = http_server.Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]))
+    sweeper = asyncio.create_task(_sweep(server))
+    task.add_done_callback(lambda _: sweeper.cancel())
     while not server.started:
         if task.done():
             task.result()
@@ -434,11 +430,32 @@ async def _start(
     return server, task
 
 
+class _Guard(http_server.Guard):
+    """A connection whose TLS handshake is over: from here on the server bounds it."""
+
+    listener: Listener
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.listener.proven(transport.get_extra_info("socket").fileno())
+        super().connection_made(transport)
+
+
+async def _sweep(server: http_server.Server) -> None:
+    while True:
+        await asyncio.sleep(_SWEEP_S)
+        server.check_time(asyncio.get_running_loop().time())
+
+
+def _most_callers(config: EngineConfig) -> int:
+    """Connections of the API port: as many again as may have a request here, for their next one."""
+    return descriptors.share(1 / 3, most=2 * (config.max_queue + config.max_num_seqs) + 64)
+
+
 @contextlib.contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _bound(host: str, port: int) -> Iterator[Listener]:
+    backlog = descriptors.share(1 / 16, most=2048)
     try:
-        sock = socket.create_server((host, port), family=family, backlog=2048)
+        sock = Listener((host, port), most=http_server.PROBES, backlog=backlog)
     except OSError as error:
         message = f"cannot listen on {host} port {port}: {error.strerror}; choose another port"
         raise LoadError("BadArgument", message) from error

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from argosy.descriptors import are_out
 from argosy_engine.core.handover.fit import prompt_digest
 from argosy_engine.core.handover.messages import (
     FailedPrefill,
@@ -156,7 +157,7 @@ class Asking:
             async with asyncio.timeout(CONNECT_S):
                 reader, self._writer = await asyncio.open_connection(host, port, ssl=tls)
         except (OSError, ValueError, OverflowError) as error:
-            raise PullError("connect", repr(error)) from error
+            raise PullError("shortage" if are_out(error) else "connect", repr(error)) from error
         async with _until(time.monotonic() + _ACCEPT_S, f"not admitted within {_ACCEPT_S:g} s"):
             self._writer.write(hello)
             await self._writer.drain()
@@ -368,6 +369,8 @@ def _as_pull_error(address: str, error: Exception) -> PullError:
             return PullError("refused", f"{address}: version: {error}", "version")
         case WireError():
             return PullError("corrupt", f"{address}: {error}")
+        case OSError() if are_out(error):
+            return PullError("shortage", f"{address}: {error}")
         case TimeoutError():
             return PullError("timeout", f"{address}: {error}")
         case _:

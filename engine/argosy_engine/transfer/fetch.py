@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from argosy.descriptors import are_out
 from argosy_engine.core.handover.patience import transfer_s
 from argosy_engine.errors import EngineError
 from argosy_engine.ports.runner import Runner
@@ -152,7 +153,7 @@ class Fetch:
         try:
             self._pushed(link, end)
         except (RefusedError, WireError, LinkError, EOFError, OSError) as error:
-            if self._stopped:
+            if self._stopped or are_out(error):
                 raise
             if self._socket is not None:
                 self._socket.close()

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
+from argosy.descriptors import share
 from argosy_engine import logs
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.fit import refuse_tp
@@ -95,14 +96,17 @@ class PrefillServer:
             min_bytes_per_s=config.kv_min_bytes_per_s,
             link=link,
         )
+        self.proven: Callable[[int], None] = lambda _: None
+        """Called with the descriptor of each connection whose caller has shown who he is."""
+        self._most = share(1 / 3, most=_CONNECTIONS)
         self._connections = 0
         self._unfinished_bytes = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._connections += 1
         try:
-            if self._connections > _CONNECTIONS:
-                raise _RefusedError("busy", f"{_CONNECTIONS} connections are open")
+            if self._connections > self._most:
+                raise _RefusedError("busy", f"{self._most} connections are open")
             await self._converse(reader, writer)
         except _RefusedError as refused:
             await _refuse(reader, writer, refused.reason, str(refused))
@@ -131,6 +135,7 @@ class PrefillServer:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_HELLO_S):
             await self._opened(reader)
+            self.proven(writer.get_extra_info("socket").fileno())
             head = await read_head(reader)
             if head.kind is Kind.PREFILL:
                 first: RemotePrefill | Message = await self._asked(head, reader)

@@ -107,6 +107,8 @@ class Puller:
                 )
             except PullError as error:
                 failure = error
+                if error.cause == "shortage":
+                    break  # it would be the same with the others, and is no fault of any
                 failed.append(
                     FailedPrefill(candidate.partition("/")[0], error.reason or error.cause)
                 )

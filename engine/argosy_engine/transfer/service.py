@@ -12,6 +12,7 @@ import ssl
 import threading
 from collections.abc import Callable
 
+from argosy.descriptors import Listener, share
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullJob
 from argosy_engine.errors import LoadError
@@ -26,6 +27,8 @@ __all__ = ["KvService"]
 log = logging.getLogger(__name__)
 
 _BACKLOG = 256
+_UNPROVEN = 64
+"""Most connections that have not shown yet who opened them."""
 UCX_PORTS = "8003-8010"
 """In a pod: what its NetworkPolicy opens to the fleet's engines. UCX_TCP_PORT_RANGE overrides."""
 
@@ -61,15 +64,15 @@ class KvService:
         self._thread = threading.Thread(target=self._run, name="kv", daemon=True)
         self._pulls: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
-        self._socket: socket.socket | None = None
+        self._socket: Listener | None = None
         self.port = 0  # where it listens; 0 for an engine that is always decode
 
     def start(self) -> None:
         if self._config.role == "prefill" or self._config.role_file is not None:
-            host = self._config.host
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            address = (host, self._config.kv_port)
-            self._socket = socket.create_server(address, family=family, backlog=_BACKLOG)
+            address = (self._config.host, self._config.kv_port)
+            backlog = share(1 / 16, most=_BACKLOG)
+            self._socket = Listener(address, most=_UNPROVEN, backlog=backlog)
+            self._server.proven = self._socket.proven
             # Accepted sockets inherit it; asyncio sets it only on sockets that name their protocol.
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.port = int(self._socket.getsockname()[1])
@@ -108,7 +111,10 @@ class KvService:
         server = None
         if self._socket is not None:
             server = await asyncio.start_server(
-                self._server.serve, sock=self._socket, ssl=self._server_ssl
+                self._server.serve,
+                sock=self._socket,
+                ssl=self._server_ssl,
+                backlog=share(1 / 16, most=_BACKLOG),
             )
         await self._stop.wait()
         if server is not None:

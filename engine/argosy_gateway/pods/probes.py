@@ -20,7 +20,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from argosy_gateway.errors import BrokenError, UnreachableError
+from argosy_gateway.errors import BrokenError, ShortageError, UnreachableError
 from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, Endpoint
 from argosy_gateway.wire import http1
@@ -148,6 +148,8 @@ class Probes:
                 tls=tls,
             )
             head = await exchange.head()
+        except ShortageError:
+            return True  # likewise
         except UnreachableError as error:
             return isinstance(error.__cause__, ConnectionRefusedError | ssl.SSLError)
         except BrokenError:

@@ -15,6 +15,7 @@ from argosy_gateway.accounting.verdicts import Ending, first_token_after_s, held
 from argosy_gateway.errors import (
     BrokenError,
     RequestError,
+    ShortageError,
     StaleError,
     UnreachableError,
     too_long,
@@ -185,7 +186,7 @@ class Attempt:
             self._exchange.abort("its pod drains")
 
     async def run(self) -> Ending | FailedAttempt:
-        """Call the engine and pass its answer on."""
+        """Call the engine and pass its answer on. Raises ShortageError."""
         health, pod = self._fleet.directory.health, self._route.head
         prefills = [prefill.name for prefill in self._route.prefills]
         log.debug("ask engine %s; prefill: %s", pod.name, prefills)
@@ -206,6 +207,8 @@ class Attempt:
             if self._request.stream and head.status == 200:
                 return await self._stream(exchange, head)
             return await self._whole(exchange, head)
+        except ShortageError:
+            raise  # it says nothing about the pod
         except UnreachableError as error:
             log.info("engine %s is unreachable: %s", pod.name, error)
             absence_s = health.unreachable(pod.uid, self._began_at)
@@ -241,6 +244,8 @@ class Attempt:
             log.debug("engine %s: %s; sent again", self._route.head.name, stale)
             try:
                 exchange = await self._send(fresh=True)
+            except ShortageError:
+                raise
             except UnreachableError as error:
                 log.debug("engine %s is unreachable: %s", self._route.head.name, error)
                 raise BrokenError(f"{stale}, and no new one could be opened") from error

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from argosy import descriptors
 from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass, classes_of
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config, SettingsRead
@@ -78,7 +79,7 @@ class Fleet:
             lambda: self.clock(),  # tests replace the clock
             idle_s=config.limits.kept_s,
             most_of_one=config.limits.kept_per_engine,
-            most=config.limits.kept_connections,
+            most=descriptors.share(1 / 5, most=config.limits.kept_connections),
             most_body_bytes=config.limits.kept_body_bytes,
         )
         self._roster = Roster(self.directory)

@@ -14,7 +14,7 @@ from argosy_gateway import logs
 from argosy_gateway.accounting.misses import Path
 from argosy_gateway.accounting.table import ResumeReason, RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
-from argosy_gateway.errors import RequestError, overloaded
+from argosy_gateway.errors import RequestError, ShortageError, out_of_descriptors, overloaded
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.queue.line import Waiting
 from argosy_gateway.relay.answer import Answer, ClientBody, Send
@@ -184,7 +184,11 @@ class Relay:
         while (route := await self._choose(waiting_since, failed)) is not None:
             if failed is not None and not self._answer.started:
                 fleet.metrics.retried(failed.reason)
-            result = await self._try(route)
+            try:
+                result = await self._try(route)
+            except ShortageError as error:
+                log.error("no engine can be called: %s", error)
+                return await self._end_with(out_of_descriptors())
             if isinstance(result, Ending):
                 return result
             failed = result
@@ -305,6 +309,13 @@ class Relay:
         await self._answer.send_error(
             RequestError(status, text, type="server_error", code=code, headers={"retry-after": "1"})
         )
+        return Ending.FAILED
+
+    async def _end_with(self, error: RequestError) -> Ending:
+        if self._answer.started:
+            await self._answer.break_off(error.message)
+        else:
+            await self._answer.send_error(error)
         return Ending.FAILED
 
     def _outcome(self, ending: Ending) -> Outcome:

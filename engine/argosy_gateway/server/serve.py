@@ -1,7 +1,6 @@
 """Sockets, signals and the drain: `cli` calls `serve`, which runs until the end of the drain.
 
-uvicorn has no limit for silent connections or slow headers, so it gets a protocol that has one
-(`guard`). TTFT starts at `Guard.on_message_begin`, when this process reads a request's first byte.
+TTFT starts at `Guard.on_message_begin`, when this process reads a request's first byte.
 It does not include the TCP handshake, nor the time for which bytes wait in the kernel while the
 event loop is busy.
 """
@@ -13,11 +12,10 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import uvicorn
-
+from argosy import descriptors, http_server
 from argosy_gateway.config import Config
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.server.admin import admin_app
@@ -34,27 +32,16 @@ _STDERR = 2
 """The file descriptor: what stands for `sys.stderr` may have none."""
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: this module decides the order of the drain."""
+class _Server(http_server.Server):
+    """Raises where uvicorn would end the process."""
 
     @property
     def port(self) -> int:
         """The port on which it listens; it must have started."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
-    def bound(self, config: Config) -> None:
-        """Bounds of connections that open from now on."""
-        guard = self.config.http
-        assert isinstance(guard, type)
-        assert issubclass(guard, Guard)
-        guard.limits, guard.max_connections = config.limits, _most_connections(config)
-
-    def guards(self) -> list[Guard]:
-        """Its open connections."""
-        return [c for c in self.server_state.connections if isinstance(c, Guard)]
-
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Raises OSError where uvicorn would end the process, after a line with the reason."""
+        """Raises OSError with the reason."""
         try:
             await super().startup(sockets)
         except SystemExit as error:
@@ -62,35 +49,29 @@ class _Server(uvicorn.Server):
             text = f"cannot listen on {at}; choose another with --port or --admin-port"
             raise OSError(text) from error
 
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
 
-
-def _server(app: Any, config: Config, *, port: int, drain_timeout_s: float) -> _Server:
-    bounds = {"limits": config.limits, "max_connections": _most_connections(config)}
-    guard = type("Guard", (Guard,), bounds)
+def _server(
+    app: Any, config: Config, *, port: int, drain_timeout_s: float, most: int | None = None
+) -> _Server:
+    """`most`: connections; None for those of clients."""
     return _Server(
-        uvicorn.Config(
+        http_server.server_config(
             app,
+            Guard,
+            config.limits,
+            most_clients(config) if most is None else most,
             host=config.host,
             port=port,
-            http=guard,
-            ws="none",
             loop="asyncio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=int(config.limits.keep_alive_s),
             timeout_graceful_shutdown=_whole(drain_timeout_s),
         )
     )
 
 
-def _most_connections(config: Config) -> int:
-    return 2 * config.max_queue + 64
+def most_clients(config: Config) -> int:
+    """Connections of clients. A request takes one more, to its engine; a fifth is for those that
+    wait for their next request (`relay.fleet`)."""
+    return descriptors.share(2 / 5, most=2 * config.max_queue + 64)
 
 
 def _whole(seconds: float) -> int:
@@ -98,14 +79,13 @@ def _whole(seconds: float) -> int:
     return max(1, int(seconds))
 
 
-async def _sweep(fleet: Fleet, servers: Sequence[_Server]) -> None:
+async def _sweep(fleet: Fleet, api: _Server, admin: _Server) -> None:
     while True:
         await asyncio.sleep(min(_SWEEP_S, fleet.config.limits.write_stall_s / 4))
         fleet.sweep()
-        for server in servers:
-            server.bound(fleet.config)
-            for connection in server.guards():
-                connection.check_time(fleet.clock())
+        api.bound(fleet.config.limits, most_clients(fleet.config))
+        for server in (api, admin):
+            server.check_time(fleet.clock())
 
 
 async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
@@ -130,8 +110,14 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
     config = fleet.config
     left_s = config.drain_timeout_s - config.drain_lag_s  # until settings say otherwise
     api = _server(api_app(fleet), config, port=config.port, drain_timeout_s=left_s)
-    admin = _server(admin_app(fleet), config, port=config.admin_port, drain_timeout_s=1)
-    sweeper = asyncio.create_task(_sweep(fleet, (api, admin)))
+    admin = _server(
+        admin_app(fleet),
+        config,
+        port=config.admin_port,
+        drain_timeout_s=1,
+        most=http_server.PROBES,
+    )
+    sweeper = asyncio.create_task(_sweep(fleet, api, admin))
     drainer = asyncio.create_task(_drain(fleet, stop, api))
     tasks = [asyncio.create_task(s.serve()) for s in (api, admin)]
     try:

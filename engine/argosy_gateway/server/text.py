@@ -9,7 +9,14 @@ import logging
 import random
 from typing import NamedTuple
 
-from argosy_gateway.errors import BrokenError, RequestError, UnreachableError, too_long
+from argosy_gateway.errors import (
+    BrokenError,
+    RequestError,
+    ShortageError,
+    UnreachableError,
+    out_of_descriptors,
+    too_long,
+)
 from argosy_gateway.pods.endpoints import Endpoint, Role
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.wire import http1
@@ -62,6 +69,9 @@ async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) 
         try:
             async with asyncio.timeout(fleet.config.limits.engine_silence_s):
                 told = await _ask(fleet, pod, path, question, request_id)
+        except ShortageError as error:
+            log.error("no engine can be asked: %s", error)
+            raise out_of_descriptors() from error
         except (UnreachableError, BrokenError, TimeoutError) as error:
             log.info("engine %s did not answer %s: %s", pod.name, path, error)
             continue

@@ -17,7 +17,8 @@ from typing import cast
 
 import httptools
 
-from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
+from argosy.descriptors import are_out
+from argosy_gateway.errors import BrokenError, ShortageError, StaleError, UnreachableError
 
 __all__ = ["Exchange", "Head", "Keep", "authority", "call", "connect", "request_head"]
 
@@ -296,13 +297,14 @@ async def connect(
     connect_s: float,
     tls: ssl.SSLContext | None,
 ) -> Exchange:
-    """A new connection, TLS included. Raises UnreachableError."""
+    """A new connection, TLS included. Raises UnreachableError, and ShortageError of that kind."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(connect_s):
             return (await loop.create_connection(make, host, port, ssl=tls))[1]
     except (OSError, TimeoutError, ssl.SSLError) as error:
-        raise UnreachableError(f"{host}:{port}: {str(error) or 'no answer'}") from error
+        why = f"{host}:{port}: {str(error) or 'no answer'}"
+        raise (ShortageError if are_out(error) else UnreachableError)(why) from error
 
 
 def authority(host: str, port: int) -> str:

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from argosy_gateway.errors import UnreachableError
+from argosy_gateway.errors import ShortageError, UnreachableError
 from argosy_gateway.wire.http1 import Exchange, authority, connect, request_head
 
 __all__ = ["Peer", "Pool"]
@@ -130,8 +130,17 @@ class Pool:
         def make() -> Exchange:
             return Exchange(kept if keep else None)
 
-        try:
+        async def new() -> Exchange:
             return await connect(make, peer.host, peer.port, connect_s=connect_s, tls=peer.tls)
+
+        try:
+            return await new()
+        except ShortageError:
+            if not self._count:
+                raise
+            self.close()  # those that wait have the descriptors that this one needs
+            await asyncio.sleep(0)  # until they are closed
+            return await new()
         except UnreachableError:
             self._drop(peer)  # what shows that it can be reached again is a new connection
             raise

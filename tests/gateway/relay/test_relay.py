@@ -1,6 +1,7 @@
 """A request on pods that fail: retries, aborts, drains, and the verdicts counted for it."""
 
 import asyncio
+import errno
 import json
 import socket
 import struct
@@ -12,6 +13,7 @@ from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Limits
 from argosy_gateway.pods import health
 from argosy_gateway.pods.endpoints import Role, State
+from argosy_gateway.pods.health import HEALTHY
 from argosy_gateway.routing.groups import Route
 from tests.gateway.engines import Engine, answer, close_early, drain, fail, front
 
@@ -67,6 +69,27 @@ async def test_a_pod_that_refuses_connections_is_skipped_and_costs_no_attempt():
         assert response.status_code == 200
         assert good.calls[0].headers["x-argosy-attempt"] == "1"
         assert f.count("argosy_gateway_retries_total", reason="connect") == 1
+
+
+@pytest.mark.parametrize("path", [PATH, "/tokenize"])
+async def test_a_gateway_without_descriptors_says_so_and_blames_no_pod(monkeypatch, path):
+    a, b = Engine("a"), Engine("b")
+    async with front(a, b) as f, client(f) as c:
+        assert (await c.get("/health")).status_code == 200  # the client's connection is there
+        loop = asyncio.get_running_loop()
+
+        async def none_left(*_, **__):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(loop, "create_connection", none_left)
+            body = CHAT if path == PATH else {"model": "m", "prompt": "hi"}
+            response = await c.post(path, json=body)
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "out_of_descriptors"
+        assert response.headers["retry-after"] == "1"
+        assert [f.fleet.directory.health.rank(e.endpoint().uid) for e in (a, b)] == 2 * [HEALTHY]
+        assert (await c.post(PATH, json=CHAT)).status_code == 200, "both are called again at once"
 
 
 async def test_a_stream_that_breaks_after_a_byte_ends_in_an_error_event_and_is_not_retried():

@@ -180,8 +180,12 @@ async def test_a_connection_gets_a_send_buffer_of_its_own_size():
 
 @timed
 async def test_a_process_has_64_connections_and_two_for_each_place_in_its_queue():
-    server = Server(Echo(), max_queue=3)
+    app = Echo()
+    app.go_on.clear()
+    server = Server(app, max_queue=3)
     clients = [server.client() for _ in range(70)]
+    for client in clients:
+        await client.sends(HI)
     assert all(client.open for client in clients)
     last = server.client()
     assert last.transport.written == refused(b"503 Service Unavailable", "Too many connections.")
@@ -211,16 +215,51 @@ async def test_the_connection_that_is_idle_for_longest_makes_room():
 
 @timed
 async def test_what_is_idle_but_has_unread_bytes_or_is_closing_makes_no_room():
-    server, clients = crowd(Echo())
+    app = Echo()
+    server, clients = crowd(app)
     for client in clients[:3]:
         await client.sends(HI)
         await asyncio.sleep(0.1)
+    app.go_on.clear()
+    for client in clients[3:]:
+        await client.sends(HI)
     clients[0].transport.unsent = 1
     clients[1].transport.unsent = 1
     clients[1].transport.close()
-    assert server.client().open
-    assert [client.open for client in clients[:3]] == [True, False, False]
+    new = server.client()
+    await new.sends(HI)
+    assert [client.open for client in [new, *clients[:3]]] == [True, True, False, False]
     assert not server.client().open, "none is idle any more"
+
+
+@timed
+async def test_of_those_without_a_request_the_oldest_makes_room_after_the_idle_ones():
+    server, clients = Server(Echo(), max_queue=0), []
+    for _ in range(64):
+        clients.append(server.client())
+        await asyncio.sleep(0.01)
+    await clients[7].sends(HI)
+    await clients[0].sends(GET)  # half a head is no request
+    assert server.client().open
+    assert [n for n, client in enumerate(clients) if not client.open] == [7]
+    for new in range(3):
+        assert server.client().open
+        assert [n for n, client in enumerate(clients) if not client.open] == sorted(
+            [7, *range(new + 1)]
+        )
+
+
+@timed
+async def test_what_follows_an_answer_and_is_no_request_has_the_time_of_a_head():
+    client = Server(Echo()).client()
+    await client.sends(HI)
+    for _ in range(9):
+        await client.sends(b"\r\n")
+        await asyncio.sleep(1)
+    assert client.open
+    await client.sends(b"\r\n")
+    await asyncio.sleep(1.02)
+    assert not client.open
 
 
 @timed

@@ -72,7 +72,7 @@ def test_answers_do_not_name_the_server_and_the_app_meets_requests_as_they_came(
 async def test_the_limits_of_the_config_are_those_of_its_connections():
     limits = Limits(keep_alive_s=7.9, first_byte_s=3)
     server = Server(Echo(), limits=limits, max_queue=10)
-    assert server.client().guard.limits == limits
+    assert server.client().guard.bounds == limits
     assert server.client().guard.max_connections == 84
     assert server.server.config.timeout_keep_alive == 7, "whole seconds, and no longer than asked"
 

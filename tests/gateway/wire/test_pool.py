@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
-from argosy_gateway.wire import http1
+from argosy_gateway.errors import BrokenError, ShortageError, StaleError, UnreachableError
+from argosy_gateway.wire import http1, pool
 from argosy_gateway.wire.pool import Peer, Pool
 from tests.support.loops import on_both_loops
 
@@ -450,6 +450,25 @@ async def test_a_pod_that_takes_no_connection_loses_those_that_are_kept():
         with pytest.raises(UnreachableError):
             await w.pool._connect(w.peer, 0.0, keep=True)
         assert len(w.pool) == 0
+        await w.server.sees_end_of(0)
+
+
+@on_both_loops
+async def test_a_new_connection_takes_the_descriptor_of_one_that_waits(monkeypatch):
+    async with world(HELLO, HELLO) as w:
+        await w.whole()
+        await w.kept(1)
+        connect, tried = pool.connect, []
+
+        async def out_of_descriptors(*args, **options):
+            tried.append(len(w.pool))
+            if len(tried) == 1:
+                raise ShortageError("[Errno 24] Too many open files")
+            return await connect(*args, **options)
+
+        monkeypatch.setattr(pool, "connect", out_of_descriptors)
+        (await w.ask(fresh=True)).abort()
+        assert tried == [1, 0]
         await w.server.sees_end_of(0)
 
 

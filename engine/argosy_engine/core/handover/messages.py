@@ -136,9 +136,18 @@ class PullDone:
 
 
 PullCause = Literal[
-    "connect", "refused", "fingerprint", "timeout", "broken", "corrupt", "cancelled", "suspended"
+    "connect",
+    "refused",
+    "fingerprint",
+    "timeout",
+    "broken",
+    "corrupt",
+    "cancelled",
+    "suspended",
+    "shortage",
 ]
-"""Why the last candidate failed; `suspended` if none was asked, because all failed lately."""
+"""Why the last candidate failed; `suspended` if none was asked, because all failed lately;
+`shortage` if this engine has no file descriptor, which is no candidate's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

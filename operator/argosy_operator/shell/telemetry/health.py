@@ -15,12 +15,16 @@ from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from argosy.descriptors import Listener
+
 STUCK_S = 120.0
 """Without progress for so long, the process should be restarted."""
 UNSEEN_S = 30.0
 """A replica that could neither read nor write the Lease for so long is not ready. It tries every
 six seconds at least."""
 REQUEST_LIMIT_S = 5.0
+_CONNECTIONS = 64
+_LONGEST_LINE_BYTES = 8192
 
 
 class Probed(Protocol):
@@ -94,12 +98,15 @@ async def serve(health: Probed, host: str, port: int) -> asyncio.Server:
                 )
                 writer.write(head.encode() + body)
                 await writer.drain()
-        except (TimeoutError, ConnectionError, ValueError):
-            pass  # a client that is slow or does not speak HTTP
-        finally:
             writer.close()
+        except (TimeoutError, ConnectionError, ValueError):
+            # A client that is slow or does not speak HTTP: what it has not read it never will.
+            writer.transport.abort()
 
-    return await asyncio.start_server(answer, host, port, limit=8192)
+    sock = Listener((host, port), most=_CONNECTIONS, backlog=_CONNECTIONS)
+    return await asyncio.start_server(
+        answer, sock=sock, backlog=_CONNECTIONS, limit=_LONGEST_LINE_BYTES
+    )
 
 
 def _page(health: Probed, path: str) -> tuple[str, str, bytes]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from argosy.descriptors import Listener
 from argosy_operator.core.scaling.text.record import parse_json
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.webhook import ApiBundle
@@ -19,6 +20,8 @@ from argosy_operator.shell.webhook.rotation import Rotation
 log = logging.getLogger("argosy.webhook")
 
 PATH = "/warnings"
+_CONNECTIONS = 128
+"""Most callers at a time: the API server keeps a few, and anybody may connect."""
 LARGEST = 8 * 2**20
 """Bytes of a review: the object as it was and as it will be, each of at most 1.5 MiB in etcd."""
 
@@ -52,7 +55,8 @@ async def run(options: Options) -> int:
         await runner.setup()
         keeping = asyncio.create_task(rotation.run())
         try:
-            await web.TCPSite(runner, "0.0.0.0", options.port, ssl_context=context).start()
+            sock = Listener(("0.0.0.0", options.port), most=_CONNECTIONS, backlog=_CONNECTIONS)
+            await web.SockSite(runner, sock, ssl_context=context, backlog=_CONNECTIONS).start()
             stopped = asyncio.create_task(stop.wait())
             await asyncio.wait({stopped, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if keeping.done():
