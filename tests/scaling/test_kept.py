@@ -225,7 +225,7 @@ UNUSABLE = {
     "another version": (spoilt(lambda d: d.update(version=2)), "version is 2, and this operator"),
     "no version": (spoilt(lambda d: d.pop("version")), "version is None"),
     "no state": (spoilt(lambda d: d.pop("state")), "cannot be read"),
-    "not finite": (spoilt(lambda d: d["state"].update(valid_since=inf)), "cannot be right"),
+    "not finite": (spoilt(lambda d: d["state"].update(valid_since=inf)), "no finite number"),
     "a text for a number": (spoilt(lambda d: d["state"].update(busy_at="x")), "busy_at"),
     "a negative start": (spoilt(lambda d: d.update(starts=[["decode", -1]])), "cannot be right"),
     "an integer beyond floats": (

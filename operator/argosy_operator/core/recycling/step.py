@@ -20,7 +20,7 @@ from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.recycling.verdict import Poisoned, poisoned
 
-_NUMBER = re.compile("[1-9][0-9]{0,8}")
+_NUMBER = re.compile("[1-9][0-9]{0,99}")
 PAUSE_S = 300.0
 """Least time between two such replacements in a fleet; doubled with each one in a row."""
 LONGEST_PAUSE_S = 86_400.0
