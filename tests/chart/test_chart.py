@@ -307,6 +307,35 @@ def test_a_prometheus_that_asks_for_a_token_gets_it_from_a_mounted_secret():
     assert "--prometheus-token-file" not in operator_args(rendered())
 
 
+@pytest.mark.parametrize("kind", ["configMap", "secret"])
+def test_authorities_of_a_prometheus_are_mounted_from_their_key(kind):
+    objects = rendered(None, f"prometheus.ca.{kind}=bundle", "prometheus.ca.key=service-ca.crt")
+    folder, _, name = operator_args(objects)["--prometheus-ca-file"].rpartition("/")
+    pod = one(objects, "Deployment", "-operator")["spec"]["template"]["spec"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == folder]
+    (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
+    source = volume[kind]
+    assert source[{"configMap": "name", "secret": "secretName"}[kind]] == "bundle"
+    assert source["items"] == [{"key": "service-ca.crt", "path": name}]
+    assert "--prometheus-ca-file" not in operator_args(rendered())
+
+
+def test_headers_for_a_prometheus_are_flags_and_those_of_a_secret_are_mounted():
+    settings = ("prometheus.headers.X-Scope-OrgID=team-a", "prometheus.headersSecret=login")
+    objects = rendered(None, *settings)
+    assert operator_args(objects)["--prometheus-header"] == "X-Scope-OrgID=team-a"
+    folder = operator_args(objects)["--prometheus-headers-folder"]
+    pod = one(objects, "Deployment", "-operator")["spec"]["template"]["spec"]
+    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == folder]
+    assert {"name": mount["name"], "secret": {"secretName": "login"}} in pod["volumes"]
+
+
+def test_a_token_may_be_that_of_the_operators_account():
+    file = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    args = operator_args(rendered(None, f"prometheus.tokenFile={file}"))
+    assert args["--prometheus-token-file"] == file
+
+
 def test_images_default_to_the_charts_version():
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     assert operator_args(rendered())["--engine-image"] == (

@@ -29,7 +29,7 @@ def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     token = tmp_path / "token"
     with pytest.raises(SystemExit):
         main(["run", "--prometheus-url", "https://p", "--prometheus-token-file", str(token)])
-    assert given[0].prometheus_token_file == token
+    assert given[0].prometheus_access.token_file == token
     assert (given[0].kube_api_qps, given[0].kube_api_burst) == (rate_limit.QPS, rate_limit.BURST)
     with pytest.raises(SystemExit):
         main(["run", "--kube-api-qps", "20", "--kube-api-burst", "30"])

@@ -13,8 +13,9 @@ from argosy_bench.ports import free_ports
 
 
 @contextmanager
-def prometheus(home: Path, config: str) -> Iterator[str]:
-    """Its address; it runs with `config` and keeps its data in `home`."""
+def prometheus(home: Path, config: str, web: str = "") -> Iterator[str]:
+    """Its address; it runs with `config` and keeps its data in `home`. `web`: its configuration of
+    TLS, if it is to speak it."""
     found = sorted(Path.home().glob(".cache/argosy/cluster/*/bin/prometheus"))
     if not found:
         pytest.skip("no Prometheus yet: python -m local.cluster.build --stage prometheus")
@@ -26,13 +27,16 @@ def prometheus(home: Path, config: str) -> Iterator[str]:
         f"--storage.tsdb.path={home / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
     ]
+    if web:
+        (home / "web.yml").write_text(web)
+        command.append(f"--web.config.file={home / 'web.yml'}")
     with (home / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        url = f"http://127.0.0.1:{port}"
+        url = f"{'https' if web else 'http'}://127.0.0.1:{port}"
         for _ in range(600):
             try:
-                if httpx.get(f"{url}/-/ready").status_code == 200:
+                if httpx.get(f"{url}/-/ready", verify=False).status_code == 200:
                     break
             except httpx.TransportError:
                 pass

@@ -68,9 +68,11 @@ def target(exporter: int, **labels: str) -> str:
     return f"  - {{targets: ['127.0.0.1:{exporter}'], labels: {json.dumps(labels)}}}"
 
 
+OURS = {"namespace": "default", "fleet": 'a"b', "role": "gateway", "pod": "gateway-0"}
+
+
 def gateway_of(exporter: int) -> str:
-    labels = {"namespace": "default", "fleet": 'a"b', "role": "gateway", "pod": "gateway-0"}
-    return config(target(exporter, **labels))
+    return config(target(exporter, **OURS))
 
 
 async def until(url: str, kind: type[Signal]) -> FleetMetrics:  # type: ignore[valid-type]
@@ -232,13 +234,13 @@ async def test_a_label_that_is_missing_is_named_with_the_job(
     assert names in blind.reason
 
 
+@pytest.mark.parametrize("labels", [OURS, USUAL])
 async def test_pods_that_two_jobs_scrape_are_measured_once_and_the_jobs_are_named(
-    tmp_path: Path,
+    labels: dict[str, str], tmp_path: Path
 ) -> None:
     exporter = Exporter()
     exporter.answered(0, 0)
-    ours = {"namespace": "default", "fleet": 'a"b', "role": "gateway", "pod": "gateway-0"}
-    twice = config(target(exporter.port, **ours), pods=target(exporter.port, **USUAL))
+    twice = config(target(exporter.port, **OURS), pods=target(exporter.port, **labels))
     with prometheus(tmp_path, twice) as url:
         seen = await until(url, Idle)
         exporter.answered(80, 20)

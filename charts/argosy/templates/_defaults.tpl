@@ -81,6 +81,14 @@
     "url": "",
     "allowed": [],
     "tokenSecret": "",
+    "tokenFile": "",
+    "ca": {
+      "configMap": "",
+      "secret": "",
+      "key": "ca.crt"
+    },
+    "headers": {},
+    "headersSecret": "",
     "embedded": false,
     "image": "docker.io/prom/prometheus:v3.15.0",
     "scrapeInterval": "15s",

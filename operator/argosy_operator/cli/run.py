@@ -22,6 +22,7 @@ from argosy_operator.cli.images import (
 )
 
 _NAMESPACE_BUDGET = re.compile("(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=(?P<gpus>[0-9]{1,6})")
+_HEADER = re.compile(r"(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]+)=(?P<value>[!-~]([ -~]*[!-~])?)")
 _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
 
 if TYPE_CHECKING:
@@ -34,6 +35,24 @@ Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
 PrometheusUrl = Annotated[str | None, typer.Option(help="URL of Prometheus.")]
 PrometheusTokenFile = Annotated[
     Path | None, typer.Option(help="File with the bearer token for that URL.")
+]
+PrometheusCaFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the certificates of the authorities that are trusted for that URL. "
+        "Default: the public ones."
+    ),
+]
+PrometheusHeader = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Header of requests to that URL: X-Scope-OrgID=team-a. May be repeated.",
+    ),
+]
+PrometheusHeadersFolder = Annotated[
+    Path | None,
+    typer.Option(help="Folder with one file for each further header, of its name."),
 ]
 PrometheusAllow = Annotated[
     list[str] | None,
@@ -107,6 +126,9 @@ def run(
     namespace: Namespace = "all",
     prometheus_url: PrometheusUrl = None,
     prometheus_token_file: PrometheusTokenFile = None,
+    prometheus_ca_file: PrometheusCaFile = None,
+    prometheus_header: PrometheusHeader = None,
+    prometheus_headers_folder: PrometheusHeadersFolder = None,
     prometheus_allow: PrometheusAllow = None,
     engine_image: EngineImage = DEFAULT_ENGINE,
     gateway_image: GatewayImage = DEFAULT_GATEWAY,
@@ -128,6 +150,7 @@ def run(
     """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
     from argosy_operator.core.budgets.room import Budgets
     from argosy_operator.ports.access import AccessError
+    from argosy_operator.ports.prometheus.server import ServerAccess
     from argosy_operator.shell import app
     from argosy_operator.shell.telemetry.logs import configure
 
@@ -137,7 +160,12 @@ def run(
         images=_images(images, pod_defaults),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
-        prometheus_token_file=prometheus_token_file,
+        prometheus_access=ServerAccess(
+            token_file=prometheus_token_file,
+            ca_file=prometheus_ca_file,
+            headers=_headers(prometheus_header or ()),
+            headers_folder=prometheus_headers_folder,
+        ),
         prometheus_allowed=_allowlist(prometheus_allow or ()),
         lease_namespace=lease_namespace or os.environ.get("POD_NAMESPACE") or "default",
         lease_name=lease_name,
@@ -202,6 +230,21 @@ def _allowlist(texts: Sequence[str]) -> "Allowlist":
         return Allowlist.of(texts)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--prometheus-allow") from error
+
+
+def _headers(texts: Sequence[str]) -> dict[str, str]:
+    """Headers by name. Raises typer.BadParameter for a text that is not NAME=VALUE."""
+    headers: dict[str, str] = {}
+    for text in texts:
+        found = _HEADER.fullmatch(text)
+        if found is None:
+            raise typer.BadParameter(
+                f"{text.partition('=')[0]}: write a header's name and its value, such as "
+                "X-Scope-OrgID=team-a",
+                param_hint="--prometheus-header",
+            )
+        headers[found["name"]] = found["value"]
+    return headers
 
 
 def _end_with(running: Coroutine[Any, Any, int], unreachable: type[Exception]) -> NoReturn:

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from argosy_operator.core.budgets.room import Budgets
@@ -26,6 +25,7 @@ from argosy_operator.ports.gateways import HttpGateways
 from argosy_operator.ports.lease import RETRY_S, Lease, Term
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
+from argosy_operator.ports.prometheus.server import ServerAccess
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.trust import Account, ClusterTrust
 from argosy_operator.render.images import Images
@@ -52,8 +52,8 @@ class Options:
     """Whose fleets are served; None: those of all namespaces."""
     prometheus_url: str | None = None
     """For fleets that name no server of their own."""
-    prometheus_token_file: Path | None = None
-    """Bearer token for `prometheus_url`, and for no other address."""
+    prometheus_access: ServerAccess | None = None
+    """What `prometheus_url` asks for, and for no other address."""
     prometheus_allowed: Allowlist = NOTHING_ELSE
     """Addresses that fleets may name in spec.metrics.prometheus.url."""
     lease_namespace: str = "default"
@@ -82,7 +82,7 @@ async def run(options: Options) -> int:
     prometheus = PrometheusMetrics(
         options.prometheus_url,
         allowed=options.prometheus_allowed,
-        token_file=options.prometheus_token_file,
+        access=options.prometheus_access,
     )
     limiter = rate_limit.RateLimiter(options.kube_api_qps, options.kube_api_burst)
     async with (

@@ -11,7 +11,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.objects import FleetKey
@@ -21,7 +20,7 @@ from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist, 
 from argosy_operator.ports.prometheus.collect import Collected, Fleets, Question, collect, take
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.rounds import SharedRounds
-from argosy_operator.ports.prometheus.server import NoAnswerError, Server, TokenFile
+from argosy_operator.ports.prometheus.server import NoAnswerError, Server, ServerAccess
 from argosy_operator.ports.protocols import FleetPods, Measurement
 
 log = logging.getLogger("argosy.prometheus")
@@ -54,8 +53,8 @@ NO_METRICS = (
 
 
 class PrometheusMetrics:
-    """Fulfils `protocols.Metrics`. `url` is the server that the operator was installed with; the
-    token is for that server alone and never goes to an address out of a user's object."""
+    """Fulfils `protocols.Metrics`. `url` is the server that the operator was installed with;
+    `access` is for that server alone and never goes to an address out of a user's object."""
 
     def __init__(
         self,
@@ -63,12 +62,12 @@ class PrometheusMetrics:
         *,
         allowed: Allowlist = NOTHING_ELSE,
         timeout_s: float = 5.0,
-        token_file: Path | None = None,
+        access: ServerAccess | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`clock`: seconds since the epoch."""
         self.url, self.allowed, self.timeout_s = url, allowed, timeout_s
-        self._auth, self._clock = TokenFile(token_file) if token_file else None, clock
+        self._access, self._clock = access, clock
         self._servers: dict[str, Server] = {}
         self._groups: dict[tuple[str, Spans], _Group] = {}
 
@@ -144,9 +143,9 @@ class PrometheusMetrics:
         for other in late:
             self._servers.pop(other).end()
         if server is None:
-            auth = self._auth if url == self.url else None
+            access = self._access if url == self.url else None
             allowed = None if url == self.url else self.allowed
-            server = Server(url, timeout_s=self.timeout_s, auth=auth, allowed=allowed)
+            server = Server(url, timeout_s=self.timeout_s, access=access, allowed=allowed)
         self._servers[url] = server
         self._touch(url)
         return server

@@ -3,9 +3,11 @@
 `rounds.py` keeps the servers and submits work to their threads; `collect.py` calls `ask` there.
 """
 
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +36,12 @@ REFUSED_FOR_SIZE = (413, 414, 422)
 """HTTP status. 413 and 414: a proxy takes no query of this length. 422: the server could not
 evaluate the query; Thanos, Mimir and Prometheus answer so above their limit of series or samples.
 """
+_WANTS = (
+    "; if it asks for a token or a tenant, set prometheus.tokenSecret or prometheus.headers in the "
+    "values of the operator's chart"
+)
+_WANTED = dict.fromkeys((401, 403), _WANTS)
+"""By HTTP status."""
 LONGEST_ERROR = 200
 """Characters of Prometheus' own words that are passed on."""
 LONGEST_GET = 2000
@@ -54,14 +62,31 @@ class TooLargeError(NoAnswerError):
     fleets at once."""
 
 
-class TokenFile(requests.auth.AuthBase):
-    """Bearer token, read anew for every request: mounted tokens rotate."""
+@dataclass(frozen=True)
+class ServerAccess(requests.auth.AuthBase):  # type: ignore[misc]  # the library has no types
+    """What the operator's own Prometheus asks for. It goes to no address out of a user's object.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Files are read anew for every request, certificates for every connection: mounted ones rotate.
+    """
+
+    token_file: Path | None = None
+    """With the bearer token."""
+    ca_file: Path | None = None
+    """Certificates of the authorities that are trusted, in place of the public ones."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    headers_folder: Path | None = None
+    """One file for each header, of its name: a mounted Secret."""
 
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        request.headers["Authorization"] = f"Bearer {self.path.read_text().strip()}"
+        if self.ca_file is not None:
+            self.ca_file.stat()  # it is named in the error, which requests' own has no field for
+        request.headers.update(self.headers)
+        if self.headers_folder is not None:
+            for file in self.headers_folder.iterdir():
+                if file.is_file():  # the kubelet's `..data` is a folder
+                    request.headers[file.name] = file.read_text().strip()
+        if self.token_file is not None:
+            request.headers["Authorization"] = f"Bearer {self.token_file.read_text().strip()}"
         return request
 
 
@@ -73,12 +98,14 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float, auth: TokenFile | None, allowed: Allowlist | None
+        self, url: str, *, timeout_s: float, access: ServerAccess | None, allowed: Allowlist | None
     ) -> None:
         """`allowed`: what the address is checked against; None for the operator's own server."""
         session = requests.Session()
         session.trust_env = False
-        session.auth = auth
+        session.auth = access
+        if access is not None and access.ca_file is not None:
+            session.verify = str(access.ca_file)
         super().__init__(url=url.rstrip("/"), retry=Retry(0), session=session)
         if allowed is not None:
             # For every address: requests sends to its own spelling of this one, without `/a/..`
@@ -162,16 +189,28 @@ def _read(status: int, body: bytes) -> list[Row]:
         result = answer["data"]["result"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         word = "PrometheusAnswer" if status == 200 else "PrometheusError"
-        raise failed(f"{word}: HTTP {status}, not Prometheus' JSON") from error
+        raise failed(
+            f"{word}: HTTP {status}, not Prometheus' JSON{_WANTED.get(status, '')}"
+        ) from error
     if status != 200 or not isinstance(result, list):
         raise NoAnswerError(f"PrometheusError: HTTP {status}, no list of results")
     return result
 
 
 def _cause(error: Exception) -> str:
-    """The kind of a failure, or the guard's sentence. The kinds inside differ from try to try."""
-    guard = _inner(error, NotAllowedError)
-    return str(guard) if guard else type(error).__name__
+    """The kind of a failure, or a sentence about what can be mended. The kinds inside differ from
+    try to try."""
+    inner = _inner(error, NotAllowedError, ssl.SSLCertVerificationError)
+    if isinstance(inner, ssl.SSLCertVerificationError):
+        return (
+            f"its certificate is not trusted ({inner.verify_message}): name its authority in "
+            "prometheus.ca of the values of the operator's chart"
+        )
+    if inner is not None:
+        return str(inner)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.strerror}: {error.filename}"
+    return type(error).__name__
 
 
 def _inner(error: Exception, *kinds: type[Exception]) -> BaseException | None:
