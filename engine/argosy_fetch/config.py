@@ -78,7 +78,8 @@ def _architecture(config: _Config) -> str:
             return str(name)
     raise FetchError(
         "UnsupportedArchitecture",
-        f"the model says architectures={names}; the engine runs {', '.join(ARCHITECTURES)}",
+        f"the model says architectures={names}; the engine runs {', '.join(ARCHITECTURES)}: set "
+        "engine.type: vllm, or choose one of these",
     )
 
 
@@ -119,7 +120,7 @@ def _check_rope(config: _Config) -> None:
             raise FetchError(
                 "UnsupportedArchitecture",
                 f"rope type {kind!r}: the engine computes default, linear, llama3 and yarn; "
-                "choose a checkpoint with one of these",
+                "choose a checkpoint with one of these, or set engine.type: vllm",
             )
 
 
@@ -181,5 +182,5 @@ def _refuse(wrong: list[str]) -> NoReturn:
     raise FetchError(
         "UnsupportedArchitecture",
         f"config.json asks for {', '.join(wrong)}, which the engine does not compute: choose a "
-        "checkpoint without it",
+        "checkpoint without it, or set engine.type: vllm",
     )

@@ -230,7 +230,7 @@ def test_what_is_not_computed_is_refused_by_name(model, values, named):
     assert refusal(model(**values)) == (
         "UnsupportedArchitecture",
         f"config.json asks for {named}, which the engine does not compute: choose a checkpoint "
-        "without it",
+        "without it, or set engine.type: vllm",
     )
 
 
@@ -239,7 +239,8 @@ def test_another_architecture_is_told_those_that_there_are(model, names):
     assert refusal(model(architectures=names)) == (
         "UnsupportedArchitecture",
         f"the model says architectures={names}; the engine runs LlamaForCausalLM, "
-        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM: set engine.type: vllm, or choose "
+        "one of these",
     )
 
 

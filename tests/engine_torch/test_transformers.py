@@ -253,7 +253,7 @@ def test_what_would_change_the_result_is_refused_by_name(architecture, values, n
     reason, message = reason_of(tmp_path)
     assert reason == "UnsupportedArchitecture"
     assert named in message
-    assert "choose another model" in message
+    assert "set engine.type: vllm, or choose another model" in message
 
 
 def test_a_model_whose_attention_is_computed_wrongly_is_refused_at_the_start(tmp_path, monkeypatch):

@@ -123,7 +123,10 @@ def test_an_index_that_cannot_be_read_is_refused(content: str, why: str, tmp_pat
     assert str(refused.value).startswith(said + why)
 
 
-RUNS = "the engine runs LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"
+RUNS = (
+    "the engine runs LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM: set "
+    "engine.type: vllm, or choose one of these"
+)
 SAYS = "UnsupportedArchitecture: the model says architectures="
 
 

@@ -108,5 +108,5 @@ def _unsupported(module: Any, what: str) -> LoadError:
     return LoadError(
         "UnsupportedArchitecture",
         f"{type(module).__name__} asks for attention with {what}, which the paged KV cache does "
-        "not compute: choose another model",
+        "not compute: set engine.type: vllm, or choose another model",
     )

@@ -27,6 +27,7 @@ __all__ = ["Foreign", "TransformersTrunk", "load", "read"]
 _NAME = "argosy"
 _ROPES = {"default", "linear", "llama3", "yarn", "proportional"}
 """The others (dynamic, longrope) turn a token by how long the batch around it is."""
+_OF_ALL_LAYERS = {"head_dim", "hidden_size", "num_attention_heads", "num_key_value_heads"}
 _TRIAL_BLOCK, _TRIAL_CHUNKS = 4, (6, 5, 1, 1)
 _CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.05}
 """Relative error of the trial's logits, as the root of the mean square."""
@@ -48,6 +49,9 @@ def read(folder: Path) -> Foreign:
     name = ", ".join(map(str, raw["architectures"]))
     _refuse_by_name(raw, name)
     hub = _transformers(name)
+    model_type = raw.get("model_type")
+    if model_type is not None and model_type not in hub.CONFIG_MAPPING:
+        raise _unsupported(name, f"this transformers does not know model_type {model_type!r:.80}")
     with _typed(folder):
         config = hub.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -60,8 +64,9 @@ def read(folder: Path) -> Foreign:
         with torch.device("meta"):
             empty = hub.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         parameters = sum(one.numel() for one in empty.parameters())
-        heads = int(config.num_attention_heads)
         eos, sampling = tokens_and_sampling(raw, generation)
+        _refuse_attention(config, kind.__name__)
+        heads = int(config.num_attention_heads)
         spec = DecoderSpec(
             architecture=kind.__name__,
             layers=int(config.num_hidden_layers),
@@ -74,6 +79,22 @@ def read(folder: Path) -> Foreign:
             sampling=sampling,
         )
     return Foreign(spec, parameters, config)
+
+
+def _refuse_attention(config: Any, name: str) -> None:
+    """Refuse what the weights need not be read for: K and V that the pool has no room for.
+
+    The pool has one size of head for K and V of all layers. What else a class asks of its attention
+    is seen when it is tried.
+    """
+    if differ := _OF_ALL_LAYERS & set(getattr(config, "per_layer_attributes", None) or ()):
+        raise _unsupported(name, f"its layers differ in {', '.join(sorted(differ))}")
+    if getattr(config, "index_topk", None):
+        raise _unsupported(name, "its attention chooses tokens by an index of its own (index_topk)")
+    keys = (getattr(config, "qk_nope_head_dim", None) or 0) + getattr(config, "qk_rope_head_dim", 0)
+    values = getattr(config, "v_head_dim", None) or keys
+    if keys and keys != values:
+        raise _unsupported(name, f"its latent attention has K of {keys} and V of {values} elements")
 
 
 def load(
@@ -200,12 +221,6 @@ class TransformersTrunk:
 
 
 def _refuse_by_name(raw: dict[str, Any], name: str) -> None:
-    if raw.get("auto_map"):
-        raise _unsupported(
-            name,
-            "config.json names code of the folder's own (auto_map), which is never run; if "
-            "transformers has the architecture itself, remove auto_map",
-        )
     if raw.get("quantization_config"):
         raise _unsupported(name, "quantization_config: only float32, bfloat16, float16 weights")
     if raw.get("is_encoder_decoder") or raw.get("text_config"):
@@ -216,6 +231,13 @@ def _refuse_by_name(raw: dict[str, Any], name: str) -> None:
         kind = rope.get("rope_type") or rope.get("type") or "default"
         if kind not in _ROPES:
             raise _unsupported(name, f"rope type {kind!r}; known: {', '.join(sorted(_ROPES))}")
+    # Last, because its advice is of no use to a model that is refused for something else.
+    if raw.get("auto_map"):
+        raise _unsupported(
+            name,
+            "config.json names code of the folder's own (auto_map), which is never run; if "
+            "transformers has the architecture itself, remove auto_map",
+        )
 
 
 def _transformers(name: str) -> Any:
@@ -225,7 +247,8 @@ def _transformers(name: str) -> Any:
         raise LoadError(
             "UnsupportedArchitecture",
             f"this engine runs {name} with transformers, which is not installed ({error}): pip "
-            "install 'argosy[transformers]', or choose a Llama, Mistral, Qwen2 or Qwen3",
+            "install 'argosy[transformers]', set engine.type: vllm, or choose a Llama, Mistral, "
+            "Qwen2 or Qwen3",
         ) from error
     hub.utils.logging.disable_progress_bar()
     return hub
@@ -244,5 +267,7 @@ def _typed(folder: Path) -> Iterator[None]:
 
 def _unsupported(name: str, why: str) -> LoadError:
     return LoadError(
-        "UnsupportedArchitecture", f"{name} cannot be served: {why}; choose another model"
+        "UnsupportedArchitecture",
+        f"{name} is not computed by this engine: {why}; set engine.type: vllm, or choose another "
+        "model",
     )

@@ -245,7 +245,8 @@ def _architecture(config: dict[str, Any]) -> str:
             return str(name)
     raise LoadError(
         "UnsupportedArchitecture",
-        f"the model says architectures={names}; the engine runs {', '.join(ARCHITECTURES)}",
+        f"the model says architectures={names}; the engine runs {', '.join(ARCHITECTURES)}: set "
+        "engine.type: vllm, or choose one of these",
     )
 
 
@@ -300,7 +301,7 @@ def _refuse(wrong: list[str]) -> NoReturn:
     raise LoadError(
         "UnsupportedArchitecture",
         f"config.json asks for {', '.join(wrong)}, which the engine does not compute: choose a "
-        "checkpoint without it",
+        "checkpoint without it, or set engine.type: vllm",
     )
 
 
@@ -327,7 +328,7 @@ def _rope(config: dict[str, Any]) -> Rope:
     raise LoadError(
         "UnsupportedArchitecture",
         f"rope type {kind!r}: the engine computes default, linear, llama3 and yarn; choose a "
-        "checkpoint with one of these",
+        "checkpoint with one of these, or set engine.type: vllm",
     )
 
 
