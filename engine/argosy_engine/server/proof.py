@@ -38,6 +38,10 @@ class ProvenApp:
     """Probes and metrics: anyone may GET these."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].endswith("/"):
+            # It means the same path. Starlette would redirect to it, to a host and with a scheme
+            # that behind a proxy are not the client's.
+            scope = {**scope, "path": scope["path"].rstrip("/")}
         if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
             await _refuse(refusal, receive, send)
         else:

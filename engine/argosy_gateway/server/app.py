@@ -64,6 +64,8 @@ def api_app(fleet: Fleet) -> App:
         request_id = request_id_of(header(scope, b"x-request-id"))
         # The task is this request's, so that uvicorn's own lines about it have the id, too.
         logs.bind(request_id=request_id, attempt=None)
+        if scope["path"].endswith("/"):  # it means the same path
+            scope = {**scope, "path": scope["path"].rstrip("/")}
         try:
             if scope["path"] in _COMPLETIONS:
                 with fleet.bodies.open() as body:
@@ -220,7 +222,7 @@ def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
 
 def _without_engine(scope: Scope) -> bytes:
     """Answers that need no engine. Raises RequestError (404, 405)."""
-    if str(scope["path"]).rstrip("/") != "/health":
+    if scope["path"] not in ("/health", "/ping"):
         raise RequestError(
             404,
             f"No such path; this fleet has {', '.join((*_COMPLETIONS, *METHODS))} and {MODELS}.",

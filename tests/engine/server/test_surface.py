@@ -41,6 +41,28 @@ async def test_clients_are_told_of_the_tokenizer():
     }
 
 
+@pytest.mark.parametrize(
+    ("path", "same"),
+    [
+        ("/v1/models/", "/v1/models"),
+        ("/health/", "/health"),
+        ("/ping", "/health"),
+        ("/ping/", "/health"),
+        ("/v1/nothing/", "/v1/nothing"),
+    ],
+)
+async def test_a_trailing_slash_means_the_same_path_and_is_no_redirect(path, same):
+    """A redirect names a scheme and a host, which behind a proxy are not the client's."""
+    engine = Engine()
+    transport = httpx.ASGITransport(engine.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        found, other = await client.get(path), await client.get(same)
+    assert (found.status_code, found.content) == (other.status_code, other.content)
+    assert not found.has_redirect_location
+    body = {"model": "m", "prompt": "hi", "max_tokens": 1}
+    assert (await engine.post("/v1/completions/", body)).status_code == 200
+
+
 async def test_a_chats_tokens_are_those_of_its_template():
     engine, messages = Engine(), [{"role": "user", "content": "hi"}]
     body = {"model": "m", "messages": messages, "return_token_strs": True}

@@ -144,6 +144,7 @@ async def test_without_a_proof_every_path_answers_401(decode, verifier, path, sh
 async def test_the_probe_of_the_api_port_is_open_and_only_to_look(decode, verifier):
     async with client(decode, verifier) as http:
         assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/ping")).status_code == 200
         assert (await http.head("/health")).status_code == 200
         assert (await http.post("/health")).status_code == 401
 

@@ -65,6 +65,8 @@ OVERLOADED = error("The fleet is overloaded; try again later.", "overloaded", No
     ("path", "says"),
     [
         ("/health", {"status": "ok"}),
+        ("/ping", {"status": "ok"}),
+        ("/ping/", {"status": "ok"}),
         ("/health/", {"status": "ok"}),
         ("/v1/models", {"object": "list", "data": [MODEL]}),
         ("/v1/models/", {"object": "list", "data": [MODEL]}),

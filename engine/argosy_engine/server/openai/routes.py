@@ -112,6 +112,7 @@ class OpenAiApi:
                 Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
                 Route("/v1/models/{name:path}", _Endpoint(self._model), methods=["GET"]),
                 Route("/health", _Endpoint(self._health), methods=["GET"]),
+                Route("/ping", _Endpoint(self._health), methods=["GET"]),
                 Route("/version", _Endpoint(self._version), methods=["GET"]),
                 Route("/tokenize", _Endpoint(self._tokenize), methods=["POST"]),
                 Route("/detokenize", _Endpoint(self._detokenize), methods=["POST"]),
@@ -119,7 +120,7 @@ class OpenAiApi:
             ],
             exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
-        proven = ProvenApp(routes, verifier, "api", self._config.pod_uid, ("/health",))
+        proven = ProvenApp(routes, verifier, "api", self._config.pod_uid, ("/health", "/ping"))
         return NamedApp(
             proven, self._role, self._config.pod_name, drains=lambda: self._loop.draining
         )
