@@ -55,6 +55,13 @@ def _parser() -> argparse.ArgumentParser:
         default=6.0,
         help="after SIGTERM, how long new connections are still taken",
     )
+    run.add_argument(
+        "--cors-origin",
+        action="append",
+        default=_cors_origins(os.environ.get("ARGOSY_CORS_ORIGINS", "")),
+        help="an origin whose pages may read answers, such as https://app.example, or *; give it "
+        "again for each further one. Default: those of $ARGOSY_CORS_ORIGINS, parted by commas",
+    )
     run.add_argument("--host", default="0.0.0.0")
     run.add_argument("--port", type=int, default=8080)
     run.add_argument("--admin-port", type=int, default=8081)
@@ -66,6 +73,10 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--kubeconfig", type=Path, help="outside a cluster")
     source.add_argument("--endpoints", type=Path, help="a JSON file instead of the API server")
     return parser
+
+
+def _cors_origins(text: str) -> list[str]:
+    return [origin for part in text.split(",") if (origin := part.strip())]
 
 
 def _wrong(args: argparse.Namespace) -> str | None:
@@ -89,6 +100,7 @@ def parse(argv: Sequence[str]) -> Config:
         settings_name=args.settings or "",
         **settings_of(args),
         drain_lag_s=args.drain_lag_s,
+        cors_origins=tuple(args.cors_origin),
         host=args.host,
         port=args.port,
         admin_port=args.admin_port,

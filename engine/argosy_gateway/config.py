@@ -133,6 +133,9 @@ class Config:
     probes of /ready, 2 s apart, and the time in which their result reaches kube-proxy."""
     drain_mode: str = "finish"
     """What the requests of an engine pod that drains do: `finish` there, or `migrate` elsewhere."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages browsers let read answers, as in the header `origin`; `*` is any. Empty:
+    none, and answers have no header of CORS."""
     host: str = "0.0.0.0"
     port: int = 8080
     """For clients."""

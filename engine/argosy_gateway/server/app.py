@@ -22,6 +22,7 @@ from argosy_gateway.routing.admission import predicted_ttft_s
 from argosy_gateway.routing.strategies.registry import AFFINE
 from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
+from argosy_gateway.server.cors import cors_headers, is_preflight, with_headers
 from argosy_gateway.server.text import (
     METHODS,
     MODELS,
@@ -66,8 +67,12 @@ def api_app(fleet: Fleet) -> App:
         logs.bind(request_id=request_id, attempt=None)
         if scope["path"].endswith("/"):  # it means the same path
             scope = {**scope, "path": scope["path"].rstrip("/")}
+        if allowed := cors_headers(fleet.config.cors_origins, scope):
+            send = with_headers(send, allowed)
         try:
-            if scope["path"] in _COMPLETIONS:
+            if allowed and is_preflight(scope):
+                await respond(send, 200, b"", request_id)
+            elif scope["path"] in _COMPLETIONS:
                 with fleet.bodies.open() as body:
                     request = await _read(fleet, scope, receive, body, request_id)
                     await _complete(fleet, request, send, scope["state"][CLIENT])
