@@ -1,4 +1,4 @@
-"""An HTTP server whose ports bound what strangers may do, before anybody has proven who he is.
+"""An HTTP server whose ports bound what strangers may do, before a caller has proven who it is.
 
 uvicorn waits without a limit for a request's head and for a client that does not read, and takes
 any number of connections. `Guard`, its protocol here, has a bound for each. uvicorn makes one for

@@ -21,7 +21,7 @@ log = logging.getLogger("argosy.webhook")
 
 PATH = "/warnings"
 _CONNECTIONS = 128
-"""Most callers at a time: the API server keeps a few, and anybody may connect."""
+"""Most callers at a time: the API server keeps a few, and every pod may connect."""
 LARGEST = 8 * 2**20
 """Bytes of a review: the object as it was and as it will be, each of at most 1.5 MiB in etcd."""
 
