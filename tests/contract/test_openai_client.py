@@ -69,3 +69,38 @@ def test_t46_closing_a_stream_ends_its_request(client, engine):
     assert engine.page("/drain").json()["running"] == 1
     stream.close()
     eventually(lambda: engine.page("/drain").json()["running"] == 0, within_s=3)
+
+
+def test_what_vllm_takes_beside_openai_is_taken_through_the_package(client):
+    whole = client.completions.create(model="m", prompt="a b", max_tokens=5).choices[0].text
+    stop = whole.split()[2]
+    extra = {"include_stop_str_in_output": True, "min_tokens": 1.0}
+    stopped = client.completions.create(
+        model="m",
+        prompt="a b",
+        max_tokens=5.0,
+        seed=2**63 - 1,
+        stop=[f"no {at}" for at in range(40)] + [stop],
+        extra_body=extra,
+    )
+    assert stopped.choices[0].text == whole[: whole.index(stop) + len(stop)]
+    assert stopped.choices[0].finish_reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("param", "asked"),
+    [
+        ("max_completion_tokens", {"max_completion_tokens": 100_000}),
+        ("top_p", {"top_p": 0}),
+        ("seed", {"seed": 2**63}),
+        ("allowed_token_ids", {"extra_body": {"allowed_token_ids": []}}),
+        ("stop_token_ids", {"extra_body": {"stop_token_ids": [10**6]}}),
+        ("logit_bias", {"logit_bias": {"1000000": 1}}),
+        ("messages[0].content", {"messages": [{"role": "user", "content": 5}]}),
+        ("stream_options.include_usage", {"stream": True, "stream_options": {"include_usage": 1}}),
+    ],
+)
+def test_the_package_is_told_the_parameter_that_it_wrote(client, param, asked):
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**{"model": "m", "messages": CHAT, **asked})
+    assert refused.value.param == param
