@@ -100,7 +100,9 @@ class Place:
             }
             for name, content in self.files.items()
         ]
-        return sends(json.dumps({"sha": commit, "siblings": siblings} | other).encode())
+        return sends(
+            json.dumps({"id": "org/tiny", "sha": commit, "siblings": siblings} | other).encode()
+        )
 
     def answers(self) -> dict[str, Answer]:
         return {"/revision/main": self.listing()} | {
