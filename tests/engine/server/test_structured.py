@@ -69,6 +69,11 @@ def of(**members) -> dict:
     return {"type": "object", "properties": {"a": {"type": "integer"}}, **members}
 
 
+def named(names: dict, **members) -> dict:
+    value = {"type": "integer"}
+    return {"type": "object", "propertyNames": names, "additionalProperties": value, **members}
+
+
 PATTERN = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
 
 
@@ -98,6 +103,13 @@ PATTERN = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
         ({"allOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": of()}}, '{"b": 1}', False),
         ({"type": "array", "prefixItems": [{"type": "integer"}]}, "[1, 2]", False),
         ({"type": "array", "prefixItems": [{"type": "integer"}]}, "[1]", True),
+        (named({"enum": ["a", "b"]}), '{"b": 1}', True),
+        (named({"enum": ["a", "b"]}), '{"c": 1}', False),
+        (named({"$ref": "#/$defs/N"}, **{"$defs": {"N": {"enum": ["a"]}}}), '{"c": 1}', False),
+        (named({"$ref": "#/$defs/N"}, **{"$defs": {"N": {"enum": ["a"]}}}), '{"a": 1}', True),
+        (named({"pattern": "^a+$"}), '{"aa": 1}', True),
+        (named({"pattern": "^a+$"}), '{"b": 1}', False),
+        (named({"minLength": 2}), '{"b": 1}', True),
         ({"type": "string", "format": "path"}, '"x"', True),
         ({"type": "string", "pattern": PATTERN}, '"-1.5"', True),
         ({"type": "string", "pattern": PATTERN}, '"x"', False),

@@ -29,15 +29,16 @@ _LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
 def suited(schema: Any, field: str, *, strict: bool = False) -> Any:
     """ApiError 400 if it is nested too deep, or strict and says what no grammar does."""
     try:
-        return _Suiting(strict, closes=not _mixes(schema)).suited(schema, field)
+        return _Suiting(schema, strict=strict).suited(schema, field)
     except RecursionError as error:
         raise bad(field, "is nested too deep") from error
 
 
 class _Suiting:
-    def __init__(self, strict: bool, *, closes: bool) -> None:
+    def __init__(self, whole: Any, *, strict: bool) -> None:
+        self._whole = whole
         self._strict = strict
-        self._closes = closes
+        self._closes = not _mixes(whole)
 
     def suited(self, schema: Any, field: str) -> Any:
         if isinstance(schema, list):
@@ -45,7 +46,7 @@ class _Suiting:
         if not isinstance(schema, dict):
             return schema
         made: dict[str, Any] = {}
-        for name, value in schema.items():
+        for name, value in self._with_names(schema).items():
             place = f"{field}.{name}"
             if self._strict and name in _UNSAID and value not in (None, False, [], {}):
                 raise bad(place, "is not supported: leave it out, or strict")
@@ -56,6 +57,32 @@ class _Suiting:
             else:
                 made[name] = value if name in VALUES else self.suited(value, place)
         return made | _closing(made) if self._closes else made
+
+    def _with_names(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`propertyNames` that are listed or have a pattern become properties."""
+        names = self._referred(schema.get("propertyNames"))
+        if not isinstance(names, dict) or schema.keys() & {"properties", "patternProperties"}:
+            return schema
+        value = schema.get("additionalProperties", True)
+        added: dict[str, Any] = {"additionalProperties": False}
+        listed, pattern = names.get("enum"), names.get("pattern")
+        if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
+            added["properties"] = dict.fromkeys(listed, value)
+        elif isinstance(pattern, str):
+            added["patternProperties"] = {pattern: value}
+        else:
+            return schema
+        return {name: each for name, each in schema.items() if name != "propertyNames"} | added
+
+    def _referred(self, schema: Any) -> Any:
+        """What stands at its `$ref`, as of an enumeration that pydantic writes once."""
+        place = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(place, str) or not place.startswith("#/"):
+            return schema
+        found = self._whole
+        for part in place[2:].split("/"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found
 
     def _parts(self, name: str, parts: Mapping[str, Any], field: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
