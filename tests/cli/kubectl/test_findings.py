@@ -129,6 +129,39 @@ def test_each_document_of_a_file_counts_and_other_kinds_are_left_alone() -> None
     assert "f.yaml:25: error: ServingDeployment blog: spec.slo.tpot.target" in only
 
 
+def listed(*texts: str, kind: str = "List") -> dict[str, Any]:
+    """What `kubectl get -o yaml` prints of these objects: with what the API server adds."""
+    items = [yaml.safe_load(text) for text in texts]
+    for item in items:
+        item["metadata"] |= {"uid": "1", "managedFields": [{"manager": "kubectl"}]}
+        item["status"] = {"observedGeneration": 1, "of": {"another": "version"}}
+    return {"apiVersion": "v1", "kind": kind, "items": items, "metadata": {"resourceVersion": ""}}
+
+
+@pytest.mark.parametrize("kind", ["List", "ServingDeploymentList"])
+@pytest.mark.parametrize("write", [yaml.safe_dump, lambda value: json.dumps(value, indent=4)])
+def test_each_object_of_a_list_counts_with_its_own_line(
+    kind: str, write: Callable[[Any], str]
+) -> None:
+    bad = FLEET.replace("chat", "blog").replace("50ms", "5x")
+    pod = "kind: Pod\nmetadata: {name: x}\nspec: {unknown: field}\n"
+    text = write(listed(FLEET, pod, bad, kind=kind))
+    (only,) = found(text)
+    (line,) = [n for n, one in enumerate(text.splitlines(), 1) if "5x" in one]
+    assert f"f.yaml:{line}: error: ServingDeployment blog: spec.slo.tpot.target" in only
+
+
+def test_an_item_of_a_list_that_is_no_object_or_has_no_items_is_left_alone() -> None:
+    assert found("kind: List\nitems: [1, null, [], {kind: List}]\n") == []
+    assert found("kind: List\nitems: 3\n---\nkind: List\n") == []
+
+
+def test_only_values_that_aliases_add_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("argosy_operator.cli.kubectl.views.documents.MOST_VALUES", 20)
+    read = [*documents(yaml.safe_dump(listed(FLEET, FLEET, FLEET)), "f.yaml")]
+    assert [document.is_fleet for document in read] == [True] * 3
+
+
 def test_aliases_that_multiply_are_refused_before_they_do() -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 12)}]" for n in range(1, 10)]
@@ -181,6 +214,17 @@ def test_lint_exits_1_on_errors_and_with_strict_on_warnings(run: Run, tmp_path: 
     status, out, _ = run("lint", "--strict", "-o", "json", str(meh))
     assert status == 1
     assert json.loads(out)[0]["level"] == "warning"
+
+
+def test_lint_takes_what_kubectl_get_prints(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fleets").write_text(yaml.safe_dump(listed(FLEET, FLEET.replace("50ms", "0"))))
+    with (tmp_path / "fleets").open() as fleets:
+        monkeypatch.setattr("sys.stdin", fleets)
+        status, out, _ = run("lint", "-")
+    assert status == 1
+    assert out.endswith("2 fleets, 1 errors, 0 warnings\n")
 
 
 @pytest.mark.parametrize("verb", ["lint", "render"])

@@ -1,7 +1,7 @@
 """YAML documents with the line on which each of their fields stands. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -9,13 +9,15 @@ import yaml
 from argosy_operator.core.warnings.warning import Place
 
 KIND = "ServingDeployment"
+LISTS = ("List", f"{KIND}List")
+"""Kinds of what `kubectl get -o yaml` and the API server answer: many objects in one."""
 MOST_VALUES = 100_000
-"""Values of one document with its aliases written out: a few of them nested make gigabytes."""
+"""Values that aliases add to one document: a few of them nested make gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a file."""
+    """One document of a file, or one item of a document that is a list of objects."""
 
     source: str
     """The file, or "-"."""
@@ -63,7 +65,8 @@ def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | N
 
 
 def documents(text: str, source: str) -> Iterator[Document]:
-    """The documents of a file, empty ones left out. One that cannot be read ends it."""
+    """The documents of a file, empty ones left out and lists of objects taken apart. One that
+    cannot be read ends it."""
     number = 0
     try:
         loader = yaml.SafeLoader(text)
@@ -78,7 +81,7 @@ def documents(text: str, source: str) -> Iterator[Document]:
                 continue
             value = loader.construct_document(node)
             if value is not None:
-                yield Document(source, number, value, node, None, begin)
+                yield from _objects(Document(source, number, value, node, None, begin))
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error)
@@ -88,13 +91,28 @@ def documents(text: str, source: str) -> Iterator[Document]:
         yield Document(source, max(number, 1), None, None, "it is nested too deeply to be read", 1)
 
 
+def _objects(document: Document) -> Iterator[Document]:
+    """The document, or the items of one that is a list of objects."""
+    value = document.value
+    items = value.get("items") if isinstance(value, dict) and value.get("kind") in LISTS else None
+    if not isinstance(items, list):
+        yield document
+        return
+    _, nodes = _child(document.node, "items") or (0, None)
+    for at, item in enumerate(items):
+        line, node = _child(nodes, at) or (document.line, None)
+        yield from _objects(replace(document, value=item, node=node, line=line))
+
+
 def _unsafe(node: yaml.Node) -> str | None:
     """Why a document is not built: a key twice, or aliases that multiply."""
+    written: dict[int, int] = {}
     try:
-        size = _size(node, {})
+        size = _size(node, written)
     except ValueError as error:
         return str(error)
-    return f"aliases make {size:,} values of it: write fewer" if size > MOST_VALUES else None
+    many = size - len(written) > MOST_VALUES
+    return f"aliases make {size:,} values of it: write fewer" if many else None
 
 
 def _size(node: yaml.Node, known: dict[int, int]) -> int:
