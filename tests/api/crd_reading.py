@@ -41,9 +41,10 @@ def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> lis
     `old` is the scalar that an update would replace. Without it, rules about updates do not count.
     """
     rules = [
-        rule
+        # Of a new object there is no old one to spare.
+        rule | {"rule": rule["rule"].partition(" || (oldSelf.hasValue()")[0]}
         for rule in schema.get("x-kubernetes-validations", [])
-        if old is not None or "oldSelf" not in rule["rule"]
+        if old is not None or rule.get("optionalOldSelf") or "oldSelf" not in rule["rule"]
     ]
     found = []
     if rules:

@@ -105,6 +105,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "leave autoscaling.roleFlip out",
     ),
+    "vLLM with prefill and decode pods": (
+        {"model": {"uri": "pvc://models/m"}, "engine": VLLM, "mode": "disaggregated"},
+        "bad",
+        "with engine.type vllm or sglang write mode: colocated",
+    ),
+    "SGLang with prefill and decode pods": (
+        {
+            "model": {"uri": "pvc://models/m"},
+            "engine": {"type": "sglang", "image": "sgl:1"},
+            "mode": "disaggregated",
+        },
+        "bad",
+        "or write engine.type: argosy",
+    ),
     "SGLang with two names behind a gateway of the cluster": (
         {
             **POOL,

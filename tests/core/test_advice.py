@@ -64,6 +64,17 @@ def test_both_modes_are_in_status_once_they_could_be_sized() -> None:
     assert "a mode is advised after a day" in advice.message
 
 
+def test_a_fleet_of_another_engine_is_advised_no_mode_that_the_api_refuses() -> None:
+    model = model_of()
+    vllm = {"type": "vllm", "image": "vllm:1"}
+    model.edit(engine=vllm, model={"uri": "pvc://models/m"}, slo=SLO, roles=ROLES)
+    decide(model, 20)
+    slots = tuple((model.now - 900 * n, Need(16, 8)) for n in range(95, 0, -1))
+    model.memory = replace(model.memory, modes=Modes(None, slots))
+    decide(model)
+    assert model.fleet.status.autoscaling.mode_advice is None
+
+
 def test_advice_is_shown_at_once_and_stays_over_a_restart() -> None:
     model = model_of()
     decide(model, 20)

@@ -35,10 +35,12 @@ FLEETS = {
 SIZES = {"maxModelLen": 4096, "maxNumSeqs": 8, "maxNumBatchedTokens": 1024}
 
 
-def of_type(name, *, image="peer:1", **spec):
-    """A fleet whose pods run the engine `name`."""
+def of_type(name, *, image="peer:1", mode="colocated", **spec):
+    """A fleet whose pods run the engine `name`, also in the mode that the API refuses for others
+    until the gateway leads their handover."""
     asked = {"type": name, "image": image, **SIZES}
-    return fleet(**{"mode": "colocated", "engine": asked, **spec})
+    one = fleet(**{"mode": "colocated", "engine": asked, **spec})
+    return one.model_copy(update={"spec": one.spec.model_copy(update={"mode": mode})})
 
 
 class PlainServer:

@@ -324,6 +324,15 @@ TYPE_RULES = (
         "sglang leave autoscaling.roleFlip out",
     ),
     ValidationRule(
+        field=".mode",
+        cel=f"{_OURS} || self.mode == 'colocated'",
+        holds=lambda spec: _ours(spec) or spec.mode == "colocated",
+        message="Argosy's gateway does not lead the handover of other engines yet, so that prefill "
+        "pods of vLLM would idle and SGLang would refuse every request: with engine.type vllm or "
+        "sglang write mode: colocated, or write engine.type: argosy",
+        spares_old=True,
+    ),
+    ValidationRule(
         field=".model.servedNames",
         cel="self.engine.type != 'sglang' || self.routing.gateway != 'epp' || "
         "!has(self.model.servedNames) || size(self.model.servedNames) < 2",

@@ -28,7 +28,8 @@ def _mode(snapshot: Snapshot, draft: Draft, traffic: bool) -> dict[str, Any] | N
     spec, old = snapshot.fleet.spec, snapshot.fleet.status.autoscaling.mode_advice
     modes = draft.memory.modes
     usual, message = modes.usual, in_words(modes, spec.mode)
-    if not by_law(spec):
+    # Other engines have one mode: the API refuses to write another.
+    if not by_law(spec) or spec.engine.type != "argosy":
         return None
     advised = old is not None and old.advised not in (None, spec.mode)
     # After a restart the last advice stays until a day was seen.
