@@ -48,10 +48,22 @@ HUNG = threading.Event()
 
 
 @pytest.fixture(autouse=True)
-def no_thread_hangs_on() -> Iterator[None]:
+def triggers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[trigger.Trigger]]:
+    """Those that the operators of the test make. An operator's process ends with its threads; that
+    of the tests would wait for them."""
+    made: list[trigger.Trigger] = []
+
+    class Noted(trigger.Trigger):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr(app, "Trigger", Noted)
     HUNG.clear()
-    yield
+    yield made
     HUNG.set()
+    for one in made:
+        one._stop.set()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,7 @@ def options(kubeconfig: str, metrics_port: int = 0) -> app.Options:
 
 async def until(holds: Callable[[], Any]) -> None:
     """Wait for what other tasks bring about; they announce nothing."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -205,16 +217,25 @@ async def test_watches_and_calls_go_through_the_proxy_of_the_kubeconfig(tmp_path
 async def test_a_leader_ends_and_names_the_one_kind_that_it_cannot_watch(
     trouble: str,
     why: str,
+    triggers: list[trigger.Trigger],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(trigger, "FIRST_S", 3.0)
     monkeypatch.setattr(trigger, "LOOK_S", 0.05)
     server = ApiServer(places=10, work_s=0.0)
     getattr(server, trouble).add("pods")
-    async with server.serving(tmp_path) as kubeconfig, asyncio.timeout(30):
-        assert await app.run(options(kubeconfig)) == 1
+    others, refused = set(trigger.KINDS.values()) - {"Pod"}, trouble == "unwatchable"
+    async with server.serving(tmp_path) as kubeconfig:
+        leader = asyncio.create_task(app.run(options(kubeconfig)))
+        await until(lambda: triggers)
+        watches = triggers[-1].watches
+        await until(lambda: watches._answered.keys() == others)
+        await until(lambda: ("Pod" in watches._refused) == refused)
+        assert not leader.done()
+        monkeypatch.setattr(trigger, "FIRST_S", 0.0)
+        async with asyncio.timeout(30):
+            assert await leader == 1
     (said,) = [r.getMessage() for r in caplog.records if r.getMessage().startswith("ending")]
     assert f"Pod ({why}" in said
     assert "Service" not in said
