@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -119,3 +120,40 @@ def test_links_of_documents_lead_to_files() -> None:
 def test_texts_use_the_words_of_the_field() -> None:
     found = [f"{at}: {line.strip()}" for at, line in texts() if MANNERED.search(line)]
     assert found == []
+
+
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+NUMBERS = {"three": 3, "four": 4, "five": 5}
+
+
+def test_the_reading_order_of_the_operator_is_as_long_as_it_says() -> None:
+    (count, most, order) = re.findall(
+        r"\*\*The operator\*\*, (\w+) files, fewer than ([\d,]+) lines together:(.*?)\n\*\*",
+        ARCHITECTURE.read_text(),
+        re.DOTALL,
+    )[0]
+    files = [ROOT / name for name in re.findall(r"\]\((\S+)\)", order)]
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    assert len(files) == NUMBERS[count]
+    assert int(most.replace(",", "")) - 200 <= lines < int(most.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    ("begins", "package"), [("| layer |", "argosy_operator"), ("| room |", "argosy_operator/core")]
+)
+def test_a_table_of_architecture_has_a_row_for_each_folder(begins: str, package: str) -> None:
+    lines = ARCHITECTURE.read_text().splitlines()
+    (start,) = [number for number, line in enumerate(lines) if line.startswith(begins)]
+    rows = takewhile(lambda line: line.startswith("|"), lines[start + 2 :])
+    folders = [path.parent.name for path in (ROOT / "operator" / package).glob("*/__init__.py")]
+    assert sorted(re.findall(r"^\| `(\w+)`", "\n".join(rows), re.MULTILINE)) == sorted(folders)
+
+
+def test_of_the_benches_only_the_writer_of_figures_is_imported_by_local() -> None:
+    """ARCHITECTURE.md says so."""
+    found = {
+        found
+        for path in tracked("local/*.py")
+        for found in re.findall(r"^\s*(?:from|import) (argosy_bench\S*)", path.read_text(), re.M)
+    }
+    assert found == {"argosy_bench.figures"}

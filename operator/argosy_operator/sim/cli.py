@@ -346,8 +346,8 @@ def _refuse_for_mode(words: dict[str, str | None]) -> None:
     if words["--policy"] in APART:
         laws = ", ".join(sorted(LAWS.keys() - APART - {"static"}))
         raise UsageError(
-            f"--policy {words['--policy']} sizes prefill and decode apart; with --mode colocated "
-            f"write {laws}, or static:N"
+            f"--policy {words['--policy']} sizes prefill and decode separately; with --mode "
+            f"colocated write {laws}, or static:N"
         )
     for flag, given, why in (
         ("--ratio", words["--ratio"] is not None, "it has no prefill and decode replicas"),
