@@ -88,7 +88,10 @@ HUGE = {
 
 
 def render(source, messages=MESSAGES, **more):
-    return ChatTemplate(source, TOKENS).render(messages, **more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sandbox, "_MOST_S", 0.05)  # for what the template reads, which is no matter
+        template = ChatTemplate(source, TOKENS)
+    return template.render(messages, **more)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -183,6 +186,37 @@ def test_what_makes_much_of_little_is_refused_before_it_is_made(name):
     with pytest.raises(ChatTemplateError, match=r"too l|makes more|above|most|not allowed|only"):
         render(HUGE[name])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+NESTED = "{%% set ns = namespace(a=[1], b=[1]) %%}%s{%% for i in range(60) %%}%s{%% endfor %%}"
+SHARED = {
+    "lists": NESTED % ("", "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}")
+    + "{{ ns.a == ns.b }}",
+    "objects": NESTED % ("", "{% set ns.a = {'x': ns.a, 'y': ns.a} %}") + "{{ ns.a in [ns.b] }}",
+    "tuples": NESTED % ("", "{% set ns.a = (ns.a, ns.a) %}") + "{{ {ns.a: 1} | length }}",
+    "calls of dict": NESTED % ("", "{% set ns.a = dict(x=ns.a, y=ns.a) %}") + "{{ [ns.a] | sort }}",
+    "cyclers": NESTED % ("", "{% set ns.a = cycler(ns.a, ns.a).items %}") + "{{ ns.a | string }}",
+    "arguments": NESTED
+    % (
+        "{% macro f() %}{% set ns.a = varargs %}{% endmacro %}",
+        "{% set x %}{{ f(ns.a, ns.a) }}{% endset %}",
+    ),
+    "named arguments": NESTED
+    % (
+        "{% macro f() %}{% set ns.a = kwargs %}{% endmacro %}",
+        "{% set x %}{{ f(x=ns.a, y=ns.a) }}{% endset %}",
+    ),
+    "batches": NESTED % ("", "{% set ns.a = (ns.a + ns.a) | batch(9 ** 5) | list %}"),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_value_that_shares_its_parts_is_refused_before_it_is_compared_or_hashed(
+    name, monkeypatch
+):
+    monkeypatch.setattr(sandbox, "_MOST_S", 0.2)
+    with pytest.raises(ChatTemplateError, match=r"too long|makes more|computes for more"):
+        render(SHARED[name])
 
 
 # A text of as many characters as are allowed, and one that is longer by the least.

@@ -17,7 +17,7 @@ from jinja2.sandbox import safe_range
 
 from argosy_engine.errors import ChatTemplateError
 from argosy_engine.text.messages import Message, find_reads, prepare, prepare_tools
-from argosy_engine.text.sandbox import MOST_CHARACTERS, Sandbox, over
+from argosy_engine.text.sandbox import MOST_CHARACTERS, Sandbox, over, refuse_late
 
 __all__ = ["ChatTemplate"]
 
@@ -77,6 +77,7 @@ class ChatTemplate:
 
     def _try(self, messages: Sequence[Message], tools: Sequence[Message]) -> str:
         try:
+            refuse_late()  # all that is tried has one rendering's time
             return self._write(messages, tools, {"add_generation_prompt": True})
         except Exception:
             return ""

@@ -18,7 +18,7 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-__all__ = ["MOST_CHARACTERS", "Sandbox", "over"]
+__all__ = ["MOST_CHARACTERS", "Sandbox", "over", "refuse_late"]
 
 MOST_CHARACTERS = 32 << 20
 """Of one text; several times what the longest body can hold."""
@@ -70,7 +70,13 @@ def _spend(characters: int) -> None:
     if left < 0:
         raise SecurityError(f"it makes more than {_MOST_MADE} characters")
     _work.ticks = ticks = _work.ticks + 1
-    if (characters > _WIDEST or not ticks % 64) and time.thread_time() > _work.until_s:
+    if characters > _WIDEST or not ticks % 64:
+        refuse_late()
+
+
+def refuse_late() -> None:
+    """SecurityError when the time of this thread's rendering is over."""
+    if time.thread_time() > _work.until_s:
         raise SecurityError(f"it computes for more than {_MOST_S:g} s: it may loop")
 
 
@@ -109,6 +115,16 @@ def _shallow(value: Any) -> int:
     return _ELEMENT * len(value) if isinstance(value, list | tuple | dict | set) else 1
 
 
+def _nested(value: Any) -> Any:
+    """A list, tuple or object that is made of others.
+
+    What shares its parts is small, and is as large as it looks to whatever compares, hashes or
+    prints it. Some of these look at no budget, and let no other thread run.
+    """
+    _spend(_size(value)[0] if isinstance(value, list | tuple | set | dict) else _shallow(value))
+    return value
+
+
 def _shown(value: Any) -> Any:
     """Each value that is written passes here first."""
     _spend(len(value) if type(value) is str else _size(value)[0])
@@ -135,6 +151,21 @@ class _Bounds(NodeTransformer):
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
         return _filtered(nodes.List(node.nodes), "_concatenated", node)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
+        return self._measured(node, node.items)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
+        return self._measured(node, node.items) if node.ctx == "load" else node
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
+        return self._measured(node, node.items)
+
+    def _measured(self, node: nodes.Expr, items: Iterable[nodes.Node]) -> nodes.Node:
+        self.generic_visit(node)
+        if all(isinstance(one, nodes.Const) for one in items):
+            return node
+        return _filtered(node, "_nested", node)
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
         fixed = sum(len(text.data) for text in node.find_all(nodes.TemplateData))
@@ -169,6 +200,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         del self.globals["lipsum"]
         self.filters = {name: _bounded(name, kind) for name, kind in self.filters.items()}
         self.filters |= {"_concatenated": _concatenated, "_turns": _turns, "_shown": _shown}
+        self.filters["_nested"] = _nested
 
     def bound_filter(self, name: str, kind: Callable[..., Any]) -> None:
         """Add a filter or replace one."""
@@ -202,9 +234,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, str | bytes | int):
             args = _bound_method(owner, name, args, kwargs)
         _spend(1)
-        made = super().call(__context, __called, *args, **kwargs)
-        _spend(_shallow(made))
-        return made
+        if _keeps_arguments(__called):
+            _nested((*args, *kwargs.values()))
+        return _nested(super().call(__context, __called, *args, **kwargs))
+
+
+def _keeps_arguments(called: Any) -> bool:
+    """As a tuple or an object: `dict`, `cycler`, and a macro that reads `varargs` or `kwargs`."""
+    catches = ("catch_varargs", "catch_kwargs")
+    return isinstance(called, type) or any(getattr(called, one, False) is True for one in catches)
 
 
 def _result_of(operator: str, left: Any, right: Any) -> int:
@@ -294,9 +332,7 @@ def _bounded(name: str, kind: Callable[..., Any]) -> Callable[..., Any]:
             value = _joinable(value, len(str(separator)))
             args = (*args[:first], value, *more)
         _spend(_filtered_size(name, value, given))
-        made = kind(*args, **kwargs)
-        _spend(_shallow(made))
-        return made
+        return _nested(kind(*args, **kwargs))
 
     return kind if name in _AT_ONCE else measured
 

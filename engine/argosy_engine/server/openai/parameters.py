@@ -102,7 +102,10 @@ REFUSED: Mapping[str, Refused] = {
     ),
     "prompt_embeds": Refused("write the prompt as text or token ids"),
     "documents": Refused("write them into a message"),
-    "chat_template": Refused("the model's own is used: send text to /v1/completions instead"),
+    "chat_template": Refused(
+        "the model's own is used, because a client's could take seconds of the thread that reads "
+        "prompts: render yours and send the text to /v1/completions"
+    ),
     "include_reasoning": Refused("reasoning is always sent: leave it out", (True,)),
     "verbosity": Refused("say it in a message", ("medium",)),
     "modalities": Refused('only text is made: leave it out or write ["text"]', (["text"],)),
