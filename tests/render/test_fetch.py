@@ -89,7 +89,7 @@ def test_ids_that_the_cluster_assigns_are_left_to_it() -> None:
 def test_an_engine_image_of_ones_own_is_not_asked_about_its_architectures(
     engine: dict[str, str], any_will_do: bool
 ) -> None:
-    job = fetch.job(fetched(engine=engine), IMAGES)
+    job = fetch.job(fetched(engine=engine, mode="colocated"), IMAGES)
     assert job is not None
     args = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert ("--any-architecture" in args) is any_will_do

@@ -19,7 +19,11 @@ USAGE = b',"stream":true,"stream_options":{"include_usage":true}'
 
 
 def api(config):
-    loop = SimpleNamespace(draining=True, scheduler=SimpleNamespace(max_model_len=100))
+    loop = SimpleNamespace(
+        draining=True,
+        runner=SimpleNamespace(grammars=None),
+        scheduler=SimpleNamespace(max_model_len=100),
+    )
     transport = httpx.ASGITransport(OpenAiApi(config, loop, None).app())
     return httpx.AsyncClient(transport=transport, base_url="http://engine")
 
