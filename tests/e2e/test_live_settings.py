@@ -10,7 +10,7 @@ pytestmark = pytest.mark.cluster
 SLO = {"ttft": {"target": "10s"}, "tpot": {"target": "1s"}}
 EDITS = (
     {"slo": {"ttft": {"target": "8123ms"}, "tpot": {"target": "900ms"}}},
-    {"drain": {"timeout": "70s"}},
+    {"drain": {"timeout": "55s"}},  # within the grace that the pods were made for (DRAINS_S)
     {"routing": {"strategy": "kvAware", "maxQueue": 77, "queueTimeout": "9s"}},
 )
 
