@@ -51,7 +51,7 @@ class Bucket:
         with self._errors(where):
             for obj in sorted(asyncio.run(self._objects()), key=lambda obj: obj["path"]):
                 folder, _, name = obj["path"].rpartition("/")
-                if folder != self._prefix:  # nobody asked for it
+                if folder != self._prefix:  # outside of what was asked for
                     continue
                 etag = obj["e_tag"] or ""
                 digests = self._md5(obj["path"], etag.strip('"'))

@@ -1,4 +1,4 @@
-"""File descriptors: each connection takes one, and a process without any answers nobody.
+"""File descriptors: each connection takes one, and a process that has none left cannot answer.
 
 containerd 2 starts containers with a soft limit of 1,024 and a far higher hard limit. So each
 program raises its soft limit at its start, and its ports take no more connections than their part

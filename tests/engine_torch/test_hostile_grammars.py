@@ -1,4 +1,4 @@
-"""A grammar that takes minutes to compile: it is given up, and nobody else waits for it."""
+"""A grammar that takes minutes to compile: it is given up, and no other request waits for it."""
 
 import asyncio
 import contextlib

@@ -317,7 +317,7 @@ def test_a_compressed_listing_is_not_unpacked(place: Place) -> None:
 
 
 def test_a_part_of_another_place_in_the_file_is_not_appended(place: Place) -> None:
-    """Without a digest nobody would notice."""
+    """Without a digest the mistake would stay in the file."""
     sizes = [{"rfilename": name, "size": len(content)} for name, content in place.files.items()]
     content = place.files["model.safetensors"]
 

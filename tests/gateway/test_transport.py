@@ -98,7 +98,7 @@ ATTACKS = [
     ("data_parallel_rank", with_members(data_parallel_rank=0)),
     ("routed_dp_rank", with_members(routed_dp_rank=1)),
     ("disagg_prefill_dp_rank", with_members(disagg_prefill_dp_rank=1)),
-    ("rid", with_members(rid="of somebody else")),
+    ("rid", with_members(rid="of another client")),
     ("argosy_resume", with_members(argosy_resume={"token_ids": [1]}, stream=True)),
     ("vllm_xargs", with_members(vllm_xargs={"kv_transfer_params": "text"})),
     ("vllm_xargs", with_members(vllm_xargs={"harmless": 1, "ec_transfer_params": ["text"]})),

@@ -131,7 +131,7 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
     """The signals of one fleet. Raises NoAnswerError if its rows are no series of ours."""
     try:
         up = [(dict(row["metric"]), row["value"][1] == "1") for row in share.targets]
-        found, jobs = samples.once(s for s in map(_series, share.series) if _is_ours(s))
+        found, jobs = samples.deduplicate(s for s in map(_series, share.series) if _is_ours(s))
         series = others.translated(found)
     except _WRONG_SHAPE as error:
         raise NoAnswerError(_NO_SERIES) from error

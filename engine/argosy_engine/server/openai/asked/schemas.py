@@ -10,7 +10,7 @@ from typing import Any
 
 from argosy_engine.server.openai.parameters import bad
 
-__all__ = ["PARTS", "VALUES", "suited"]
+__all__ = ["PARTS", "VALUES", "adapt"]
 
 PARTS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 """Members of a schema whose members have names of the client's and are schemas."""
@@ -26,23 +26,27 @@ _MIXED = ("$ref", "allOf", "anyOf", "oneOf", "if")
 _LOOKS = ("(?=", "(?!", "(?<=", "(?<!")
 
 
-def suited(schema: Any, field: str, *, strict: bool = False) -> Any:
-    """ApiError 400 if it is nested too deep, or strict and says what no grammar does."""
+def adapt(schema: Any, field: str, *, strict: bool = False) -> Any:
+    """Return the schema that the grammar is made of.
+
+    Raises ApiError 400 if the schema is nested too deep or if, with `strict`, it has a keyword that
+    no grammar can hold an answer to.
+    """
     try:
-        return _Suiting(schema, strict=strict).suited(schema, field)
+        return _Adapter(schema, strict=strict).adapt(schema, field)
     except RecursionError as error:
         raise bad(field, "is nested too deep") from error
 
 
-class _Suiting:
+class _Adapter:
     def __init__(self, whole: Any, *, strict: bool) -> None:
         self._whole = whole
         self._strict = strict
         self._closes = not _mixes(whole)
 
-    def suited(self, schema: Any, field: str) -> Any:
+    def adapt(self, schema: Any, field: str) -> Any:
         if isinstance(schema, list):
-            return [self.suited(each, f"{field}[{at}]") for at, each in enumerate(schema)]
+            return [self.adapt(each, f"{field}[{at}]") for at, each in enumerate(schema)]
         if not isinstance(schema, dict):
             return schema
         made: dict[str, Any] = {}
@@ -55,7 +59,7 @@ class _Suiting:
             elif name == "pattern" and isinstance(value, str):
                 made[name] = self._pattern(value, place)
             else:
-                made[name] = value if name in VALUES else self.suited(value, place)
+                made[name] = value if name in VALUES else self.adapt(value, place)
         return made | _closing(made) if self._closes else made
 
     def _with_names(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,7 +93,7 @@ class _Suiting:
         for key, each in parts.items():
             place = f"{field}.{key}"
             named = self._pattern(key, place) if name == "patternProperties" else key
-            found[named] = self.suited(each, place)
+            found[named] = self.adapt(each, place)
         return found
 
     def _pattern(self, pattern: str, field: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.errors import GrammarError
-from argosy_engine.server.openai.asked.schemas import suited
+from argosy_engine.server.openai.asked.schemas import adapt
 from argosy_engine.server.openai.parameters import bad
 from argosy_engine.text.grammars import after_thought, compose
 
@@ -38,7 +38,7 @@ FREE = Structure()
 
 
 def structure_of(body: Mapping[str, Any]) -> Structure:
-    """ApiError 400."""
+    """Read what the answer must match. Raises ApiError 400 for what makes no sense."""
     given = [name for name in ("response_format", "structured_outputs") if body.get(name)]
     if len(given) == 2:
         raise bad("structured_outputs", "write either this or response_format")
@@ -53,7 +53,7 @@ def structure_of(body: Mapping[str, Any]) -> Structure:
     if body.get("ignore_eos"):
         raise bad("ignore_eos", f"does not go with {name}, which says where the answer ends")
     if kind == "json":
-        value = suited(value, field)
+        value = adapt(value, field)
     return Structure(composed(kind, value, field), field)
 
 

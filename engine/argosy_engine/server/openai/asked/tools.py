@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.server.openai.asked.fields import flag
-from argosy_engine.server.openai.asked.schemas import PARTS, VALUES, suited
+from argosy_engine.server.openai.asked.schemas import PARTS, VALUES, adapt
 from argosy_engine.server.openai.asked.structure import FREE, Structure, composed, structure_of
 from argosy_engine.server.openai.parameters import bad
 
@@ -135,7 +135,7 @@ def _named(choice: Any) -> str:
 def _parameters(at: int, function: Mapping[str, Any]) -> dict[str, Any]:
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     field = f"tools[{at}].function.parameters"
-    found: dict[str, Any] = suited(schema, field, strict=function.get("strict") is True)
+    found: dict[str, Any] = adapt(schema, field, strict=function.get("strict") is True)
     return found
 
 

@@ -118,9 +118,10 @@ _SOURCES = ("job", "prometheus", "prometheus_replica")
 """Labels that tell apart who scraped a target."""
 
 
-def once(series: Iterable[Series]) -> tuple[tuple[Series, ...], tuple[str, ...]]:
-    """The series without those that another job has of the same pod too, and the jobs if there are
-    such: what is measured twice would count twice.
+def deduplicate(series: Iterable[Series]) -> tuple[tuple[Series, ...], tuple[str, ...]]:
+    """Leave out series that another scrape job has of the same pod: they would count twice.
+
+    Return the series that stay, and the names of the jobs that scrape the same pods.
 
     Of the sources whose samples are as new as the others', the one that has them for longest is
     used, so that another job that begins to scrape does not end what is known.
