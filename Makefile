@@ -200,6 +200,10 @@ bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with
 
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 
+.PHONY: size
+size: $(VENV)/.dev ## how large the project is, beside the most that it should be
+	@$(PY) -m tests.size
+
 # Under coverage's tracer a test takes twice as long, so slow ones are left out.
 .PHONY: coverage
 coverage: binaries $(VENV)/.all ## which functions the quick tests do not enter, without a cluster: 25 min
