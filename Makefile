@@ -103,15 +103,23 @@ binaries: $(VENV)/.uv
 # The test files that have a mark: to read all of them takes each process seven seconds more.
 marked = $$(grep -rl --include='test_*.py' 'mark\.$(1)\b' tests | sort)
 
-# The compiler works beside downloads and checks, which use one core. Two clusters run side by side,
-# because their tests wait most of the time.
-.PHONY: test
-test: ## everything that CI runs: checks, unit tests, torch, real cluster (45 min at most)
-	@$(MAKE) --no-print-directory -j 2 check verify binaries
+.PHONY: test-torch
+test-torch: $(VENV)/.all
 	$(PY) -m local.weights.smollm2
-	$(PY) -m pytest -n 4 -m "not cluster and not torch" --forbid-skips
-	$(PY) -m pytest -m "torch and not cluster" --forbid-skips $(call marked,torch)
-	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not epp" --forbid-skips $(call marked,cluster)
+	$(PY) -m pytest -m "torch and not cluster and not long" --forbid-skips $(call marked,torch)
+
+# The compiler works beside what uses one core. Two clusters run side by side, because their tests
+# wait most of the time.
+.PHONY: test
+test: ## what CI runs: checks, unit tests, torch, the main paths on a real cluster
+	@$(MAKE) --no-print-directory $(VENV)/.all
+	@$(MAKE) --no-print-directory -j 2 binaries check verify test-torch
+	$(PY) -m pytest -n 4 -m "not cluster and not torch and not long" --forbid-skips
+	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not long and not epp" --forbid-skips $(call marked,cluster)
+
+.PHONY: test-all
+test-all: test ## what CI runs and the rest: all faults on a real cluster, long properties
+	$(PY) -m pytest -n 2 --dist loadscope -m long --forbid-skips $(call marked,long)
 
 # --- the one-machine Kubernetes ---------------------------------------------------------------
 

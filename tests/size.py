@@ -34,7 +34,7 @@ def list_fields(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def trace_round() -> set[str]:
-    """Return the files of the product that one round enters, from metrics to replicas and status."""
+    """Return the files of the product that one round enters, from metrics to status."""
     slo = {"ttft": {"target": "200ms"}, "tpot": {"target": "50ms"}}
     model = converged(mode="disaggregated", slo=slo)
     model.tick(EVERY_S)

@@ -13,7 +13,7 @@ from argosy_operator.shell.gather import Observed, compose
 from tests.api.test_api_server import Kubectl, kubectl
 from tests.support.model import IMAGES, ISSUER
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 __all__ = ["kubectl"]  # the fixture: the CRDs are there
 
 NAMESPACE, NAME = "n" * 63, "a" * 40

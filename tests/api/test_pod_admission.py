@@ -13,7 +13,7 @@ from tests.api.test_api_server import Kubectl
 from tests.render.fleets import IMAGES
 from tests.render.overlays import ALL
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 ASSIGNED = {name: value for name, value in ALL.items() if name != "serviceAccountName"}
 """Every field, but no account that would have to exist."""

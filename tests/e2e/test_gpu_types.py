@@ -4,7 +4,7 @@ import pytest
 
 from tests.e2e.installed import traffic
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 LABEL = "gpu-of-a-test"
 TYPES = [

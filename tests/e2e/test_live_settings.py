@@ -6,7 +6,7 @@ import pytest
 from tests.e2e.installed import complete, traffic
 from tests.e2e.restarts import gateways_have, patch, restarted, said_by_gateways, starts
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 SLO = {"ttft": {"target": "10s"}, "tpot": {"target": "1s"}}
 EDITS = (
     {"slo": {"ttft": {"target": "8123ms"}, "tpot": {"target": "900ms"}}},

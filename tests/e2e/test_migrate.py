@@ -4,7 +4,7 @@ import pytest
 
 from tests.e2e.installed import burst
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 STREAMS, TOKENS = 8, 1000
 """About 30 s a stream: enough for Kubernetes to end a pod on a busy machine."""

@@ -15,7 +15,7 @@ import yaml
 from local.weights.tiny import write_tiny
 from tests.e2e.installed import Installed, complete
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 STORES = Path(__file__).parents[1] / "support/stores.py"
 RESTRICTED = {

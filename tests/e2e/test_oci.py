@@ -13,7 +13,7 @@ from local.weights.tiny import write_tiny
 from tests.e2e.installed import Installed, complete
 from tests.support import registry
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 EXAMPLE = Path(__file__).parents[2] / "examples/oci-model.yaml"
 PORT = 5000

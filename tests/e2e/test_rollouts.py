@@ -7,7 +7,7 @@ import pytest
 from local.demo.places.place import helm_install
 from tests.e2e.installed import FLEET, Installed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(420)]
 FLEETS = ("first", "second")
 REVISION = "serving.argosy.dev/revision"
 NEWER = {name: f"ghcr.io/argosy-serving/{name}:next" for name in ("engine", "gateway")}

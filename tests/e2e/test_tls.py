@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from local.cluster.config.pki import issue, make_authority
 from tests.e2e.installed import complete
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def secret(name):

@@ -10,7 +10,7 @@ import yaml
 from local.demo.errors import CommandError
 from tests.e2e.installed import SYSTEM, complete, traffic
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

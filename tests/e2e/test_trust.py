@@ -8,7 +8,7 @@ import pytest
 from local.demo.kube import await_answer
 from tests.e2e.installed import complete
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

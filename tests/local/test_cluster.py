@@ -13,7 +13,7 @@ from local.cluster.cluster import Cluster, processes_in
 from local.cluster.errors import ApiError
 from tests.local import ordinary
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 KUBECTL = Path(sys.prefix) / "bin" / "kubectl"
 
 

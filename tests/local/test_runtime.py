@@ -18,6 +18,7 @@ from tests.local.node import Node, alive
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.long,
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: makes namespaces and mounts"),
     pytest.mark.skipif(shutil.which("ip") is None, reason="needs `ip`: install iproute2"),
 ]

@@ -164,6 +164,7 @@ async def test_a_file_that_is_missing_is_named(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.cluster
+@pytest.mark.long
 async def test_a_real_prometheus_behind_a_private_authority_is_asked(tmp_path: Path) -> None:
     certify(tmp_path, tmp_path / "ca.crt")
     exporter = Exporter()

@@ -16,7 +16,7 @@ from tests.engine.processes import sim_engines
 from tests.prometheus.processes import prometheus
 from tests.prometheus.test_real_server import Exporter
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.helm]
+pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.long, pytest.mark.helm]
 
 
 def bounded(**targets: int) -> str:

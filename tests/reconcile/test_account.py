@@ -6,7 +6,7 @@ from argosy_operator.core.fleet import names
 from local.demo.kube import await_answer
 from tests.e2e.installed import traffic
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def pods(world, role):

@@ -14,7 +14,7 @@ from local.demo.errors import CommandError
 from tests.reconcile.conftest import CRDS, FLEET, NAMES
 from tests.reconcile.operators import Operator, World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(300)]
 
 LEADER, AGE = "argosy_operator_leader", "argosy_operator_watch_age_seconds"
 

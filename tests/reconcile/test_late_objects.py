@@ -12,7 +12,7 @@ import yaml
 from tests.reconcile.conftest import FLEET
 from tests.reconcile.operators import World
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 DEADLINE_S = 4
 
 

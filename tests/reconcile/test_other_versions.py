@@ -17,7 +17,7 @@ from tests.e2e.installed import complete
 from tests.reconcile.conftest import FLEET, NAMES
 from tests.reconcile.operators import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(300)]
 
 CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{NAMES[0]}"
 RULES = "x-kubernetes-validations"

@@ -14,7 +14,7 @@ from tests.e2e.installed import traffic
 from tests.reconcile.conftest import FLEET
 from tests.reconcile.test_account import pods, replaced
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def test_a_marked_pod_goes_after_another_one_serves_and_no_request_is_lost(world, cluster):

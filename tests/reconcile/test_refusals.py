@@ -22,7 +22,7 @@ from tests.e2e.installed import burst, traffic
 from tests.reconcile.conftest import FLEET
 from tests.reconcile.operators import World
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 TWO = {"colocated": {"replicas": {"min": 2}}}
 
 

@@ -12,7 +12,7 @@ from local.demo.kube import condition
 from tests.reconcile.conftest import FLEET
 from tests.reconcile.operators import World
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(300)]
 
 LABEL = "serving.argosy.dev/fleet"
 LABELS = {"app": "stranger"}
