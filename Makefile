@@ -145,10 +145,6 @@ demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet
 krew: $(VENV)/.dev ## the kubectl plug-in as krew installs it: make krew RELEASES=https://… (build/krew)
 	$(PY) -m local.krew --releases "$(RELEASES)"
 
-.PHONY: mutants
-mutants: $(VENV)/.dev ## change the code in small ways and count what the tests notice (MUTANTS="--only …")
-	$(PY) -m argosy_bench.suites.mutants --json build/reports/mutants.json $(MUTANTS)
-
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## the engine beside vLLM and the limit of this machine: 12 min (PEER= without vLLM: 6)
 	$(PY) -m local.weights.smollm2
@@ -211,15 +207,6 @@ bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with
 .PHONY: size
 size: $(VENV)/.dev ## how large the project is, beside the most that it should be
 	@$(PY) -m tests.size
-
-# Under coverage's tracer a test takes twice as long, so slow ones are left out.
-.PHONY: coverage
-coverage: binaries $(VENV)/.all ## which functions the quick tests do not enter, without a cluster: 25 min
-	$(PY) -m local.weights.smollm2
-	$(PY) -m pytest -n 4 -m "not cluster and not torch and not slow" --cov --cov-report=
-	$(PY) -m pytest -m "torch and not cluster and not slow" $(call marked,torch) \
-		--cov --cov-append --cov-report=json:build/reports/coverage.json
-	$(PY) -m argosy_bench.suites.coverage build/reports/coverage.json --json build/reports/covered.json
 
 .PHONY: deflake
 deflake: $(VENV)/.dev ## two thousand new examples of each property: 6 min (DEFLAKE="tests/scaling")

@@ -23,8 +23,6 @@ IN_CI = bool(os.environ.get("CI"))
 # would draw the same examples in every run; ours are new, so a run needs fewer of them.
 settings.register_profile("ci", max_examples=50, derandomize=False, print_blob=True, deadline=None)
 settings.register_profile("default", deadline=None)
-# A mutant is met by many tests; a few examples of each, the same for all mutants.
-settings.register_profile("mutants", max_examples=10, derandomize=True, deadline=None)
 # `make deflake`: what one example in some thousands shows, before a run in CI meets it.
 settings.register_profile("deflake", max_examples=2000, print_blob=True, deadline=None)
 settings.load_profile("ci" if IN_CI else "default")

@@ -21,7 +21,7 @@ KINDS = ("ServiceAccount", "Role", "RoleBinding", "Service", "InferencePool", "D
 
 @pytest.fixture
 def objects() -> dict[str, Any]:
-    """By kind. Rendered within the test, so that `make mutants` sees which tests need it."""
+    """Return what is rendered, by kind."""
     return {child["kind"]: child for child in pool.objects(ONE, IMAGES)}
 
 

@@ -29,9 +29,6 @@ def config():
     gc.unfreeze()
 
 
-# uvicorn calls what it serves to see whether that is a factory, and a method that mutmut has
-# wrapped answers as one would.
-@pytest.mark.unmutated
 async def test_what_the_start_made_is_not_looked_through_for_garbage(config, monkeypatch):
     load, while_loading = program._load, []
 

@@ -211,7 +211,7 @@ async def test_a_drain_without_requests_is_over_after_its_lag():
 
 @timed
 async def test_a_drain_ends_where_something_else_stands_for_stderr(monkeypatch):
-    """`make mutants` was refused: it keeps what tests print, in memory."""
+    """A test runner keeps what tests print in memory: such a stream has no descriptor."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     fleet = fleet_of(drain_lag_s=1.0)
     async with started(fleet) as (_, _, stop, task):

@@ -1,1 +1,0 @@
-"""Runs mutmut over a copy of the code, and reads what survived."""
