@@ -32,7 +32,7 @@ $(VENV)/.uv:
 	@touch $@
 
 # Installing the package compiles the engine's native step, with Zig from PyPI where no compiler is.
-$(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml $(wildcard engine/argosy_engine/native/*.[ch])
+$(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml $(wildcard engine/argosy_engine/model/native/*.[ch])
 	@echo "installing the operator, the gateway and the tools"
 	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .

@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_COMPILE = Path(__file__).parent / "argosy_engine" / "native" / "compile.py"
+_COMPILE = Path(__file__).parent / "argosy_engine" / "model" / "native" / "compile.py"
 
 
 class NativeBuildHook(BuildHookInterface[Any]):

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from argosy_bench.figures import Figure, Figures, conclude
-from argosy_engine.native.choose import choose
-from argosy_engine.native.compile import library_path
-from argosy_engine.native.library import BF16, Library, Matrix
+from argosy_engine.model.native.choose import choose
+from argosy_engine.model.native.compile import library_path
+from argosy_engine.model.native.library import BF16, Library, Matrix
 
 Floats = npt.NDArray[np.float32]
 LAYERS = 8

@@ -25,7 +25,7 @@ from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan, flatten
 from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.native.library import Batch
+from argosy_engine.model.native.library import Batch
 
 __all__ = ["SEQUENCES", "host_us"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from argosy_bench import pairs
 from argosy_bench.figures import Figures
-from argosy_engine.native.compile import library_path
+from argosy_engine.model.native.compile import library_path
 
 
 def test_every_figure_is_measured():

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from argosy_engine.native import choose as choice
-from argosy_engine.native import compile as native
-from argosy_engine.native.choose import announced, first_that_works
+from argosy_engine.model.native import choose as choice
+from argosy_engine.model.native import compile as native
+from argosy_engine.model.native.choose import announced, first_that_works
 
 NAMES = ("amx", "avx512_bf16", "base")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from argosy_engine.native.compile import compiler
-from argosy_engine.native.library import DRAW, LayerFields, Library, MatrixFields, ModelFields
-from argosy_engine.native.library import _BatchFields as BatchFields
+from argosy_engine.model.native.compile import compiler
+from argosy_engine.model.native.library import DRAW, LayerFields, Library, MatrixFields, ModelFields
+from argosy_engine.model.native.library import _BatchFields as BatchFields
 
 FIELDS = (MatrixFields, LayerFields, ModelFields, BatchFields)
 SIZES = [*map(ctypes.sizeof, FIELDS), DRAW.itemsize]

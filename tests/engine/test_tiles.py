@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_engine.native import trial
-from argosy_engine.native.compile import FOLDER, SOURCES, compiler, library_path
-from argosy_engine.native.library import BF16, INT8, Library, Matrix
+from argosy_engine.model.native import trial
+from argosy_engine.model.native.compile import FOLDER, SOURCES, compiler, library_path
+from argosy_engine.model.native.library import BF16, INT8, Library, Matrix
 
 INSTRUCTIONS = Path(__file__).parent / "emulated_tiles.h"
 FLAGS = (

@@ -12,7 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import pytest
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.native import compile as native
+from argosy_engine.model.native import compile as native
 from argosy_engine.runtime import cpu
 
 native.build()

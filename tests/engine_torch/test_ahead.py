@@ -136,7 +136,7 @@ def test_a_row_without_numbers_fails_alone(config, monkeypatch):
 def test_triton_kernels_take_tokens_from_where_they_were_drawn(config):
     """By Triton's interpreter: the numbers of both steps go through the one buffer that stays."""
     pytest.importorskip("triton")
-    triton_pool = importlib.import_module("argosy_engine.attention.triton_pool")
+    triton_pool = importlib.import_module("argosy_engine.model.attention.triton_pool")
 
     def texts(*, ahead):
         serving = Serving(config, ahead=False)

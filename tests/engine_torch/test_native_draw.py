@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from hypothesis import HealthCheck, example, given, settings  # noqa: E402
 
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.native.compile import library_path  # noqa: E402
-from argosy_engine.native.library import Library  # noqa: E402
+from argosy_engine.model.native.compile import library_path  # noqa: E402
+from argosy_engine.model.native.library import Library  # noqa: E402
 from argosy_engine.runtime.torch import sampler  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchRunner  # noqa: E402
 from argosy_engine.runtime.torch.sampler import columns, sample, uniform  # noqa: E402

@@ -15,20 +15,20 @@ from functools import partial  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
+from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.linear import Linear  # noqa: E402
 from argosy_engine.model.loader import dummy_weights  # noqa: E402
-from argosy_engine.model.native import NativeLinear, NativeTrunk  # noqa: E402
+from argosy_engine.model.native import trial  # noqa: E402
+from argosy_engine.model.native.choose import first_that_works  # noqa: E402
+from argosy_engine.model.native.compile import FLAGS, library_path  # noqa: E402
+from argosy_engine.model.native.library import Library  # noqa: E402
+from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk  # noqa: E402
 from argosy_engine.model.spec import ModelSpec, Rope  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
-from argosy_engine.native import trial  # noqa: E402
-from argosy_engine.native.choose import first_that_works  # noqa: E402
-from argosy_engine.native.compile import FLAGS, library_path  # noqa: E402
-from argosy_engine.native.library import Library  # noqa: E402
 from argosy_engine.runtime.torch import compute as choice  # noqa: E402
 from tests.engine.processes import eventually  # noqa: E402
 
@@ -182,7 +182,7 @@ def plan_of(chunks, block_size):
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_every_library_is_built(name):
-    assert library_path(name).is_file(), "run: python -m argosy_engine.native.compile"
+    assert library_path(name).is_file(), "run: python -m argosy_engine.model.native.compile"
 
 
 def test_the_base_library_works_on_every_cpu():

@@ -7,10 +7,10 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from argosy_engine.attention import paged  # noqa: E402
-from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.model.attention import paged  # noqa: E402
+from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 
 LAYERS = 2
 CLOSE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}

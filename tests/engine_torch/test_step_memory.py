@@ -5,9 +5,9 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from argosy_engine.attention.staging import Staging  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
+from argosy_engine.model.attention.staging import Staging  # noqa: E402
 from argosy_engine.model.share import Share  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.runtime.torch import runner  # noqa: E402

@@ -11,12 +11,12 @@ torch = pytest.importorskip("torch")
 
 import transformers  # noqa: E402
 
-from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model import huggingface  # noqa: E402
+from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.huggingface import TransformersTrunk  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402

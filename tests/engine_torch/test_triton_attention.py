@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from argosy_engine.attention import trial, triton_pool  # noqa: E402
-from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
-from argosy_engine.attention.triton_pool import Tiles, TritonPool, tiles  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.model.attention import trial, triton_pool  # noqa: E402
+from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
+from argosy_engine.model.attention.triton_pool import Tiles, TritonPool, tiles  # noqa: E402
 from argosy_engine.model.loader import load_weights  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
@@ -338,7 +338,7 @@ import subprocess
 import sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from argosy_engine.attention import triton_kernels as kernels
+from argosy_engine.model.attention import triton_kernels as kernels
 
 element, arch = sys.argv[1], int(sys.argv[2])
 SIZES = dict(KV_HEADS=2, GROUP=3, BLOCK=16, DIM=80, WIDTH=128, ROWS=16, KEYS=16, WIDEN=False)

@@ -26,10 +26,10 @@ from argosy_bench.peer.servers import INT8, MODEL_NAME, OURS, VLLM, Server, ours
 from argosy_bench.peer.steps import steps_s
 from argosy_bench.peer.table import figures_beside, put_floor, put_served
 from argosy_engine.config import Compute, EngineConfig
-from argosy_engine.model.native import NativeTrunk
+from argosy_engine.model.native.choose import choose
+from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.spec import read_spec
 from argosy_engine.model.trunk import Trunk
-from argosy_engine.native.choose import choose
 from argosy_engine.runtime.torch.runner import TorchRunner, load
 
 __all__ = ["LOADS", "Beside"]

@@ -32,7 +32,7 @@ import torch  # noqa: E402
 
 from argosy_bench import quantized  # noqa: E402
 from argosy_bench.peer.compare import Beside  # noqa: E402
-from argosy_engine.model.native import NativeTrunk  # noqa: E402
+from argosy_engine.model.native_trunk import NativeTrunk  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 from argosy_engine.runtime.cpu import settle  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchRunner, load  # noqa: E402

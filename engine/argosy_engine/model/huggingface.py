@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from argosy_engine.attention.interface import paged_attention, step_of
-from argosy_engine.attention.paged import PagedPool, PoolShape
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, FlatBatch, StepPlan, flatten
 from argosy_engine.errors import LoadError
+from argosy_engine.model.attention.interface import paged_attention, step_of
+from argosy_engine.model.attention.paged import PagedPool, PoolShape
 from argosy_engine.model.spec import DecoderSpec, read_config, read_dtype, tokens_and_sampling
 
 __all__ = ["Foreign", "TransformersTrunk", "load", "read"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from argosy_engine.attention.paged import PagedBatch, PagedPool
 from argosy_engine.core.step import FlatBatch
+from argosy_engine.model.attention.paged import PagedBatch, PagedPool
 from argosy_engine.model.linear import Product
 from argosy_engine.model.rope import rotation_table
 from argosy_engine.model.spec import ModelSpec

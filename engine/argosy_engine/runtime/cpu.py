@@ -22,8 +22,8 @@ from pathlib import Path
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
+from argosy_engine.model.native.choose import choose
 from argosy_engine.model.spec import read_dtype, trunk_knows
-from argosy_engine.native.choose import choose
 from argosy_engine.runtime.machine import allowed_threads, cpu_flags
 
 __all__ = ["PROGRAM", "Attempt", "Cpu", "abandon", "begin", "judge", "levels", "settle"]

@@ -7,9 +7,9 @@ import torch
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
-from argosy_engine.native.choose import choose
-from argosy_engine.native.compile import library_path
-from argosy_engine.native.library import Library
+from argosy_engine.model.native.choose import choose
+from argosy_engine.model.native.compile import library_path
+from argosy_engine.model.native.library import Library
 from argosy_engine.runtime.machine import allowed_threads, shares_cores
 
 __all__ = ["Native", "open_library"]

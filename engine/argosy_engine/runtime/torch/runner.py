@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from argosy_engine.attention.host import HostKv
-from argosy_engine.attention.paged import PagedPool
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import Likely, SamplingParams
 from argosy_engine.core.step import Chunk, Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.errors import LoadError
-from argosy_engine.model.native import NativeTrunk
+from argosy_engine.model.attention.host import HostKv
+from argosy_engine.model.attention.paged import PagedPool
+from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.share import Share
 from argosy_engine.model.spec import DecoderSpec, trunk_knows
 from argosy_engine.model.trunk import Trunk

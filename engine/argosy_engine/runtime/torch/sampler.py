@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.native.library import DRAW
+from argosy_engine.model.native.library import DRAW
 
 __all__ = ["NO_NUMBER", "columns", "lost_rows", "sample", "sample_there", "to_device", "uniform"]
 

@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from argosy_engine.attention.paged import PagedPool
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.step import StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model import huggingface
+from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.huggingface import TransformersTrunk
 from argosy_engine.model.linear import Linear, Pack
 from argosy_engine.model.loader import dummy_weights, load_weights
-from argosy_engine.model.native import NativeLinear, NativeTrunk
+from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk
 from argosy_engine.model.share import WHOLE, Share
 from argosy_engine.model.spec import DecoderSpec, read_spec
 from argosy_engine.model.trunk import Trunk, Weights

@@ -14,19 +14,19 @@ from functools import partial
 
 import torch
 
-from argosy_engine.attention.paged import PagedPool, PoolShape
-from argosy_engine.attention.trial import Wish
-from argosy_engine.attention.triton_pool import TritonPool
 from argosy_engine.config import EngineConfig
+from argosy_engine.model.attention.paged import PagedPool, PoolShape
+from argosy_engine.model.attention.trial import Wish
+from argosy_engine.model.attention.triton_pool import TritonPool
+from argosy_engine.model.native.choose import end_of_trial
 from argosy_engine.model.spec import DecoderSpec, ModelSpec
-from argosy_engine.native.choose import end_of_trial
 
 __all__ = ["PROGRAM", "MakePool", "choose_pool"]
 
 log = logging.getLogger(__name__)
 
 MakePool = Callable[[PoolShape, torch.dtype, torch.device], PagedPool]
-PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.attention.trial")
+PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.model.attention.trial")
 _TIMEOUT_S = 300.0
 """Four kernels are compiled, the first time."""
 

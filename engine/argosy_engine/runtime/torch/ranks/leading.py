@@ -2,8 +2,8 @@
 
 import torch
 
-from argosy_engine.attention.paged import PagedPool
 from argosy_engine.core.step import FlatBatch
+from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.spec import ModelSpec
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.ranks.frames import Kind, pack_step

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from argosy_engine.attention.host import HostKv
+from argosy_engine.model.attention.host import HostKv
 from argosy_engine.model.share import Share
 from argosy_engine.runtime.torch.ranks.frames import Kind, copies_of, receive, step_of
 from argosy_engine.runtime.torch.ranks.group import RankGroup

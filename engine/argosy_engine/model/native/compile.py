@@ -1,6 +1,6 @@
 """Builds the native libraries: one for each instruction set, from the same sources.
 
-    python -m argosy_engine.native.compile [--force]
+    python -m argosy_engine.model.native.compile [--force]
 
 Run when the package is built (`engine/native_build.py`) and by developers; never in a pod. Uses the
 system's C compiler (`CC`, else cc, gcc or clang), else Zig's from PyPI (`ziglang`). Only the

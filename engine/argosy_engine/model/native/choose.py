@@ -14,13 +14,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from argosy_engine.native.compile import FLAGS, library_path
+from argosy_engine.model.native.compile import FLAGS, library_path
 
 __all__ = ["PROGRAM", "announced", "choose", "end_of_trial"]
 
 log = logging.getLogger(__name__)
 
-PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.native.trial")
+PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.model.native.trial")
 _TIMEOUT_S = 60.0
 _CPUINFO = Path("/proc/cpuinfo")
 

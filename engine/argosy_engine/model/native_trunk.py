@@ -1,8 +1,8 @@
 """The decoder as one native call a step, with the weights that `loader` read.
 
-Stands in for `trunk.Trunk` where a library of `argosy_engine.native` works: the same weights, the
-same pool, the same `logits(flat, pool)`. Activations are float32 throughout; weights and KV have
-the type of the pool, and matrices may be 8-bit integers (`--quantization int8`).
+Stands in for `trunk.Trunk` where a library of `argosy_engine.model.native` works: the same
+weights, the same pool, the same `logits(flat, pool)`. Activations are float32 throughout; weights
+and KV have the type of the pool, and matrices may be 8-bit integers (`--quantization int8`).
 """
 
 from typing import Any
@@ -11,12 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from argosy_engine.attention.paged import PagedPool
 from argosy_engine.core.step import FlatBatch
-from argosy_engine.model.rope import rotation_table
-from argosy_engine.model.spec import ModelSpec
-from argosy_engine.model.trunk import Weights
-from argosy_engine.native.library import (
+from argosy_engine.model.attention.paged import PagedPool
+from argosy_engine.model.native.library import (
     BF16,
     F32,
     INT8,
@@ -27,6 +24,9 @@ from argosy_engine.native.library import (
     MatrixFields,
     ModelFields,
 )
+from argosy_engine.model.rope import rotation_table
+from argosy_engine.model.spec import ModelSpec
+from argosy_engine.model.trunk import Weights
 
 __all__ = ["NativeLinear", "NativeTrunk"]
 

@@ -1,6 +1,6 @@
 """The child process of `native.choose`: one step with a library, beside the base library's.
 
-    python -m argosy_engine.native.trial LIBRARY BASE
+    python -m argosy_engine.model.native.trial LIBRARY BASE
 
 A random decoder of two layers computes a prompt and a decode, in float32, in bfloat16 (multiplied
 in pairs and as float32) and with 8-bit matrices, and tokens are drawn. That executes every kernel
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from argosy_engine.native.library import (
+from argosy_engine.model.native.library import (
     BF16,
     DRAW,
     F32,

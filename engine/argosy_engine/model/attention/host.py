@@ -2,8 +2,8 @@
 
 import torch
 
-from argosy_engine.attention.paged import PagedPool
 from argosy_engine.core.step import Copies
+from argosy_engine.model.attention.paged import PagedPool
 
 __all__ = ["HostKv"]
 

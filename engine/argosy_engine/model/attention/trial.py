@@ -1,6 +1,6 @@
 """The child process that tries the Triton kernels: small steps beside the plain torch path.
 
-    python -m argosy_engine.attention.trial '{"heads": 32, "kv_heads": 8, …}'
+    python -m argosy_engine.model.attention.trial '{"heads": 32, "kv_heads": 8, …}'
 
 The fields are those of `Wish`. A random step of prompts, chunks of prompts and decodes is written
 and attended on the device, and on the CPU by `PagedPool`, whose scores are float32 there. Exit
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
-from argosy_engine.attention.paged import PagedPool, PoolShape
-from argosy_engine.attention.triton_pool import TritonPool
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, FlatBatch, StepPlan, flatten
+from argosy_engine.model.attention.paged import PagedPool, PoolShape
+from argosy_engine.model.attention.triton_pool import TritonPool
 
 __all__ = ["Wish", "main"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from argosy_engine.attention.paged import PagedBatch, PagedPool
 from argosy_engine.errors import LoadError
+from argosy_engine.model.attention.paged import PagedBatch, PagedPool
 
 __all__ = ["PagedStep", "paged_attention", "step_of"]
 

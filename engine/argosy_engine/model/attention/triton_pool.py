@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from argosy_engine.attention.paged import PagedBatch, PagedPool, PoolShape
-from argosy_engine.attention.staging import Staging
 from argosy_engine.core.step import FlatBatch
+from argosy_engine.model.attention.paged import PagedBatch, PagedPool, PoolShape
+from argosy_engine.model.attention.staging import Staging
 
 __all__ = ["Tiles", "TritonPool", "tiles"]
 
@@ -92,7 +92,7 @@ class TritonPool(PagedPool):
     ) -> None:
         """`heads` are the query heads. ImportError without triton; else as `PagedPool`."""
         super().__init__(shape, dtype, device)
-        self._kernels: Any = importlib.import_module("argosy_engine.attention.triton_kernels")
+        self._kernels: Any = importlib.import_module("argosy_engine.model.attention.triton_kernels")
         self.group = heads // shape.kv_heads
         self.tiles = tiles(self.group, shape.head_dim, dtype.itemsize)
         self._staging = Staging(device)
