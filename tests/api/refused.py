@@ -350,16 +350,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "or leave advisory out",
     ),
-    "a GPU budget without a goodput to divide it by": (
-        {"autoscaling": {"policy": "Queue", "gpuBudget": {"max": 8}}},
-        "bad",
-        "write replicas.max of each role instead, or policy: Goodput",
-    ),
-    "a queue that would start from zero pods": (
-        {"autoscaling": {"policy": "Queue"}} | _replicas("colocated", min=0),
-        "bad",
-        "the policies Goodput and Queue cannot start from zero pods",
-    ),
     "to zero by advice": (
         {"autoscaling": {"advisory": True, "scaleToZero": {}}},
         "bad",

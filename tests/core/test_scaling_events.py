@@ -9,7 +9,7 @@ from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleMetrics, Value
+from argosy_operator.core.scaling.observe import FleetMetrics, Observations, Value
 from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.core.scaling.text.record import from_json
 from tests.support.model import Model, fleet
@@ -162,30 +162,3 @@ def test_a_changed_verdict_is_written_at_once() -> None:
         model.now += 2.0
     assert model.fleet.status.columns.slo == "Missed"
     assert model.fleet.status.goodput.attainment == "0.500"
-
-
-def test_policy_queue_adds_pods_for_what_waits_without_an_slo_and_says_so() -> None:
-    model = converged(
-        roles=bounds(1, 8), autoscaling={"policy": "Queue", "queue": {"promptTokens": 1000}}
-    )
-    model.memory = replace(model.memory, decide_at=0.0)
-    role = RoleMetrics(
-        "colocated",
-        1,
-        outstanding_prompt_tokens=Value(3500.0, model.now),
-        running=Value(5.0, model.now),
-        kv_capacity_tokens=Value(1e5, model.now),
-    )
-    model.metrics = FleetMetrics(at=model.now, arrivals=Value(2.0, model.now), roles=(role,))
-    (said,) = events(model.round())
-    assert said.startswith("colocated 1 → 4: Queue: ")
-    assert "3500 prompt tokens wait or are computed, and 1000 per replica are the target" in said
-    decision = last(model)
-    assert (decision.bound_by, dict(decision.to)) == ("Queue", {"colocated": 4})
-    conditions = {c.type: c for c in model.fleet.status.conditions}
-    assert conditions["ScalingActive"].reason == "FollowingQueue"
-    assert model.fleet.status.columns.slo == "None"
-    model.metrics = replace(model.metrics, at=model.now)
-    model.memory = replace(model.memory, decide_at=1e12)
-    model.converge()
-    assert model.replicas("colocated") == 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_operator.core.scaling.goals import QueueTargets, Ratio, Share, StepLimits
+from argosy_operator.core.scaling.goals import Ratio, Share, StepLimits
 from argosy_operator.core.scaling.pace.schedules import Bounds, Window
 from argosy_operator.sim import limits
 from argosy_operator.sim.flags import UsageError
@@ -18,7 +18,6 @@ def refused(call, *words: object) -> str:
 
 def test_without_flags_nothing_is_limited() -> None:
     assert limits.steps(None) == StepLimits()
-    assert limits.queue(None, None) == QueueTargets()
     assert limits.ratio(None) == Ratio()
     assert limits.scale_to_zero(None, 60.0) is None
     assert limits.windows(None, BOTH) == limits.windows("", BOTH) == ()
@@ -46,19 +45,6 @@ def test_a_step_down_is_a_percentage(text: str) -> None:
 @pytest.mark.parametrize("text", ["0", "101", "-1", "1.5", "ten", "²", "٣", ""])
 def test_any_other_step_down_is_refused(text: str) -> None:
     assert refused(limits.steps, text) == (f"--step-down {text}: write a percentage from 1 to 100")
-
-
-@pytest.mark.parametrize("text", ["1,1", "2048,24", " 3 , 2 "])
-def test_a_queue_has_a_target_of_tokens_and_one_of_sequences(text: str) -> None:
-    tokens, sequences = (int(part) for part in text.split(","))
-    assert limits.queue(text, "queue") == QueueTargets(tokens, sequences)
-
-
-@pytest.mark.parametrize("text", ["0,1", "1,0", "-1,1", "1", "1,2,3", "a,b", ""])
-def test_any_other_target_of_a_queue_is_refused(text: str) -> None:
-    assert refused(limits.queue, text, "queue") == (
-        f"--queue-target {text}: write prompt tokens and sequences per replica, such as 2048,24"
-    )
 
 
 def test_a_ratio_has_the_least_and_the_most_prefill_per_decode() -> None:

@@ -256,13 +256,6 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"inbox": "soon"}, "write one of at-once, between-steps"),
         ({"scrape_loss": "1"}, "--scrape-loss 1: write a number from 0 to 0.99"),
         ({"scrape_loss": "nan"}, "--scrape-loss nan: write a number"),
-        ({"queue-target": "9,9"}, "--queue-target is of policy queue: write --policy queue"),
-        (
-            {"policy": "queue", "queue-target": "2048"},
-            "--queue-target 2048: write prompt tokens and sequences per replica, such as 2048,24",
-        ),
-        ({"policy": "queue", "queue-target": "0,24"}, "such as 2048,24"),
-        ({"policy": "queue", "queue-target": "9,x"}, "such as 2048,24"),
         ({"outage": "600"}, "--outage 600: write when it begins and how long it is"),
         ({"outage": "soon,5"}, "in seconds, such as 600,120"),
         ({"outage": "1,0"}, "in seconds, such as 600,120"),

@@ -208,8 +208,6 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleDown.maxStepPercent", 1, 100, "a role has no more"),
-        NumberBounds("autoscaling.queue.promptTokens", 1, 10_000_000, "no replica has more to do"),
-        NumberBounds("autoscaling.queue.sequences", 1, 100_000, "no replica has more to do"),
         NumberBounds("autoscaling.warmSpares", 0, 100, "each of them costs its GPUs all the time"),
         NumberBounds("autoscaling.ratio.*.prefill", 1, 1000, _PODS),
         NumberBounds("autoscaling.ratio.*.decode", 1, 1000, _PODS),

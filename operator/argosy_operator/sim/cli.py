@@ -287,7 +287,6 @@ def _goals(words: dict[str, str | None], setup: Setup, slo: SLO) -> Goals:
         role_flip=setup.role_flip,
         warm_spares=_whole(words, "--warm-spares", least=0),
         ratio=limits.ratio(words["--ratio"]),
-        queue=limits.queue(words["--queue-target"], words["--policy"]),
         prior=_prior(words, replica.profile),
         serving=Serving(
             setup.order,

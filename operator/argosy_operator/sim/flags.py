@@ -87,7 +87,7 @@ FLAGS = (
         name="--policy",
         value="LAW",
         required=True,
-        help="goodput: the operator's law. queue: the operator's policy Queue. static:P,D: "
+        help="goodput: the operator's law. static:P,D: "
         "constant prefill and decode replicas; "
         "static:N of a colocated fleet. hpa, "
         "hpa-gpu, keda, kpa, apa, dynamo-throughput, dynamo-load, wva, llmd-slo, heteroscale, "
@@ -175,11 +175,6 @@ FLAGS = (
         value="N",
         default="0",
         help="replicas of each role that the law keeps beyond those that the load asks for",
-    ),
-    Flag(
-        name="--queue-target",
-        value="TOKENS,SEQUENCES",
-        help="of policy queue, per replica: spec.autoscaling.queue; default: its defaults",
     ),
     Flag(
         name="--role-flip",

@@ -10,7 +10,7 @@ from math import ceil
 from pydantic import ValidationError
 
 from argosy_operator.api.v1alpha1.autoscaling import ScaleToZero, Schedule
-from argosy_operator.core.scaling.goals import QueueTargets, Ratio, Share, StepLimits
+from argosy_operator.core.scaling.goals import Ratio, Share, StepLimits
 from argosy_operator.core.scaling.pace.schedules import Bounds, Window
 from argosy_operator.sim.flags import UsageError
 from argosy_operator.sim.replay import ROLES, TOGETHER, Replicas
@@ -48,23 +48,6 @@ def steps(text: str | None) -> StepLimits:
     if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= 100:
         raise UsageError(f"--step-down {text}: write a percentage from 1 to 100")
     return StepLimits(down_percent=float(text))
-
-
-def queue(text: str | None, policy: str | None) -> QueueTargets:
-    """What a replica should have to do under policy queue; the spec's defaults without the flag."""
-    if text is None:
-        return QueueTargets()
-    if policy != "queue":
-        raise UsageError("--queue-target is of policy queue: write --policy queue, or leave it out")
-    try:
-        tokens, sequences = (int(part) for part in text.split(","))
-    except ValueError:
-        tokens = sequences = 0
-    if min(tokens, sequences) < 1:
-        raise UsageError(
-            f"--queue-target {text}: write prompt tokens and sequences per replica, such as 2048,24"
-        )
-    return QueueTargets(tokens, sequences)
 
 
 def ratio(text: str | None) -> Ratio:

@@ -12,7 +12,7 @@ from typing import Any
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate.cold_start import NEWEST
 from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.law import OURS, Law
+from argosy_operator.core.scaling.law import Goodput, Law
 from argosy_operator.core.scaling.observe import Front, Observations, RoleSupply
 from argosy_operator.core.scaling.pace import schedules
 from argosy_operator.core.scaling.pace.schedules import Window
@@ -72,7 +72,7 @@ def replay(
     """
     world = started(setup, trace, start)
     scraper = Scraper(world, goals.windows, EPOCH)
-    hears = isinstance(law, OURS) and setup.ask_gateways != "no"
+    hears = isinstance(law, Goodput) and setup.ask_gateways != "no"
     hears = hears or goals.zero_after_s is not None
     state = law.start
     moves: list[tuple[float, PoolName, int]] = []

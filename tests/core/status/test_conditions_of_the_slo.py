@@ -396,37 +396,6 @@ ROWS = [
             "ErrorBudgetBurning": "True BurningFast",
         },
     ),
-    Row(
-        "policy Queue without an SLO",
-        after(decided(Rule.QUEUE), spec={"autoscaling": {"policy": "Queue"}}),
-        {
-            "SLOMet": "Unknown NoSLO",
-            "ErrorBudgetBurning": "Unknown NoSLO",
-            "SLOFeasible": "Unknown NoSLO",
-            "ScalingActive": "True FollowingQueue",
-            "MetricsAvailable": "True Measured",
-        },
-        {
-            "FollowingQueue": "replicas follow what waits and runs (spec.autoscaling.policy "
-            "Queue); whether they can meet spec.slo is not computed"
-        },
-    ),
-    Row(
-        "policy Queue with an SLO: it is judged, and nothing is foretold",
-        after(decided(Rule.QUEUE), spec=SLO | {"autoscaling": {"policy": "Queue"}}),
-        {"ScalingActive": "True FollowingQueue", "SLOFeasible": "Unknown FollowingQueue"},
-    ),
-    Row(
-        "policy Queue, and Prometheus is away",
-        after(BLIND, spec={"autoscaling": {"policy": "Queue"}}),
-        {
-            "SLOMet": "Unknown NoSLO",
-            "ErrorBudgetBurning": "Unknown NoSLO",
-            "SLOFeasible": "Unknown NoSLO",
-            "ScalingActive": "False MetricsUnavailable",
-            "MetricsAvailable": "False MetricsUnavailable",
-        },
-    ),
     *(
         Row(
             f"policy {policy}, {words}",

@@ -100,7 +100,6 @@ def test_large_rates_are_written_out() -> None:
     [
         {"slo": None},
         {"autoscaling": {"policy": "None"}},
-        {"autoscaling": {"policy": "Queue"}},
         {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}},
         {"model": {"uri": "pvc://models/m"}},
         {"model": {"uri": "sim://unknown"}},

@@ -271,13 +271,6 @@ class Reason(StrEnum):
         "",
         kubectl.EXPLAIN,
     )
-    FOLLOWING_QUEUE = (
-        "FollowingQueue",
-        "replicas follow what waits and runs (spec.autoscaling.policy Queue); whether they can "
-        "meet spec.slo is not computed",
-        "",
-        kubectl.EXPLAIN,
-    )
     CAPACITY_RELEARNT = (
         "CapacityRelearnt",
         "the measured capacity of a replica was not usable and is measured again: until then no "

@@ -189,7 +189,7 @@ class ServingDeploymentSpec(ApiModel):
         )
 
     def zero_only_when_parked(self) -> bool:
-        return self.autoscaling.policy not in ("Goodput", "Queue") or all(
+        return self.autoscaling.policy != "Goodput" or all(
             role.replicas.min > 0 or role.replicas.max == 0 for _, role in self.active_roles()
         )
 
@@ -269,7 +269,7 @@ class ServingDeploymentSpec(ApiModel):
             f"? {_RUNS_OR_PARKED.format(_PREFILL)} && {_RUNS_OR_PARKED.format(_DECODE)} "
             f": {_RUNS_OR_PARKED.format(_COLOCATED)})",
             holds=zero_only_when_parked,
-            message="the policies Goodput and Queue cannot start from zero pods: write "
+            message="policy Goodput cannot start from zero pods: write "
             "replicas.min: 1, or park "
             "the fleet with min: 0 and max: 0; for a fleet that goes to zero when nobody uses it, "
             "add autoscaling.scaleToZero",

@@ -174,30 +174,15 @@ class ScaleToZero(ApiModel):
     OpenAI clients."""
 
 
-class QueueScaling(ApiModel):
-    """What one replica should have to do under policy Queue."""
-
-    prompt_tokens: Annotated[int, within("autoscaling.queue.promptTokens")] = 2048
-    """Prompt tokens that wait in gateways and engines or are being computed, per prefill or
-    colocated pod. Default 2048: one step of the engine on a GPU, unless
-    maxNumBatchedTokens says otherwise; several on a CPU."""
-    sequences: Annotated[int, within("autoscaling.queue.sequences")] = 24
-    """Requests that wait or generate, per decode or colocated pod. Default 24: what did best for
-    the HorizontalPodAutoscaler on recorded traces with Llama-70B; smaller for a shorter TPOT."""
-
-
 ShadowName = Literal["apa", "hpa", "hpa-gpu", "keda", "kpa"]
 
 
 class Autoscaling(ApiModel):
     """Who decides the number of replicas, how often and in which steps."""
 
-    policy: Literal["Goodput", "Queue", "External", "None"] = "Goodput"
-    """Goodput: Argosy computes replicas from slo. Queue: from what waits and runs, towards the
-    targets of queue; it needs no slo. External: HPA, KEDA or kubectl scale set the replicas of the
-    ServingRoles. None: replicas stay at their minimum."""
-    queue: QueueScaling = QueueScaling()
-    """What one replica should have to do under policy Queue. No other policy reads it."""
+    policy: Literal["Goodput", "External", "None"] = "Goodput"
+    """Goodput: Argosy computes replicas from slo. External: HPA, KEDA or kubectl scale set the
+    replicas of the ServingRoles. None: replicas stay at their minimum."""
     advisory: bool = False
     """True shows what policy Goodput would do, in status.autoscaling.advice, and does not do it:
     others set the replicas of the ServingRoles, as under policy External."""
@@ -237,7 +222,7 @@ class Autoscaling(ApiModel):
     so that a burst does not wait for a cold start. They serve, and a GPU budget holds over them.
     Default 0: each costs its GPUs all the time."""
     ratio: RoleRatio = RoleRatio()
-    """Bounds of prefill pods per decode pod (mode disaggregated, policies Goodput and Queue). They
+    """Bounds of prefill pods per decode pod (mode disaggregated, policy Goodput). They
     only add pods, within replicas.max and the GPU budget. Default: none, each role is sized for
     itself."""
     schedules: Annotated[tuple[Schedule, ...], Field(max_length=16)] = ()
@@ -248,9 +233,6 @@ class Autoscaling(ApiModel):
     def is_by_others(self) -> bool:
         """Whether others set the replicas of the ServingRoles."""
         return self.policy == "External" or self.advisory
-
-    def budget_has_goodput(self) -> bool:
-        return self.policy != "Queue" or self.gpu_budget.max is None
 
     def advice_has_a_law(self) -> bool:
         return not self.advisory or self.policy == "Goodput"
@@ -266,13 +248,6 @@ class Autoscaling(ApiModel):
         return zero is None or zero.wait.seconds >= self.cold_start.seconds
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            field=".gpuBudget.max",
-            cel="self.policy != 'Queue' || !has(self.gpuBudget.max)",
-            holds=budget_has_goodput,
-            message="policy Queue predicts no goodput by which a GPU budget could be divided: "
-            "write replicas.max of each role instead, or policy: Goodput",
-        ),
         ValidationRule(
             field=".advisory",
             cel="!self.advisory || self.policy == 'Goodput'",

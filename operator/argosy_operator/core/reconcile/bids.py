@@ -26,9 +26,7 @@ def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
     runs = sum(gpus[role] * n for role, n in draft.targets.items() if role in gpus)
     unit = min((number for number in gpus.values() if number > 0), default=1)
     decision = draft.memory.decision
-    # Policy Queue knows no goodput that GPUs could be divided by.
-    follows = by_law(spec) and spec.autoscaling.policy != "Queue"
-    follows = follows and not spec.autoscaling.advisory
+    follows = by_law(spec) and not spec.autoscaling.advisory
     if not follows or lacks_metrics(decision):
         # No cap moves these replicas: what they hold is not there for others.
         return Bid(max(least, runs), max(least, runs), held, unit)

@@ -9,7 +9,7 @@ a record, to status, Event and log. The operator, the simulator and the tests ca
 from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling import explain, queue
+from argosy_operator.core.scaling import explain
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, bounded, why_bounded
 from argosy_operator.core.scaling.estimate import capacity, season
 from argosy_operator.core.scaling.estimate.cold_start import (
@@ -23,7 +23,7 @@ from argosy_operator.core.scaling.estimate.demand import (
     estimate_demand,
     raised,
 )
-from argosy_operator.core.scaling.goals import NO_LIMITS, Goals, Inputs
+from argosy_operator.core.scaling.goals import Goals, Inputs
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.pace import holds, ratio, shift, zero
 from argosy_operator.core.scaling.pace.gates import Gate, RoleView, blocked_by
@@ -46,17 +46,16 @@ def decide(
     observations = replace(observations, metrics=validity.validated(observations.metrics))
     if (at_zero := zero.verdict(observations, goals)) is not None:
         return state, explain.without_load(observations, goals, now, at_zero.rule, at_zero.why)
-    by_queue = goals.policy == "Queue"
-    if goals.policy == "None" or (goals.slo is None and not by_queue):
+    if goals.policy == "None" or goals.slo is None:
         return state, explain.at_minimum(observations, goals, now)
     unavailable = validity.why_unavailable(observations.metrics, goals.windows)
     if unavailable is not None:
         return state, explain.held(observations, goals, now, unavailable)
-    inputs = Inputs(observations, goals, goals.slo or NO_LIMITS, now)
+    inputs = Inputs(observations, goals, goals.slo, now)
     state = learning.mark_valid(state, inputs)
     state, demand = _estimate_demand(state, inputs)
     state = learning.learn(state, inputs)
-    sizes = {} if by_queue else _sizes_for_load(state, demand, inputs)
+    sizes = _sizes_for_load(state, demand, inputs)
     shares = {role: size.share for role, size in sizes.items()}
     state = learning.aimed(state, shares, inputs.slo.attainment)
     sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
@@ -70,10 +69,6 @@ def decide(
     )
     state = replace(state, roles=roles)
     decision = explain.decided(targets, sizes, demand, state, inputs)
-    if by_queue:
-        views = (RoleView(role, state, sizes, inputs) for role in state.roles)
-        known = {name: n for view in views for name, n in queue.numbers(view).items()}
-        decision = replace(decision, numbers=decision.numbers | known)
     if goals.gpu_cap is not None:
         decision = replace(decision, worth=budget.worth(pools, demand.planned))
     return state, decision
@@ -187,10 +182,7 @@ def _limits(state: ScalingState, inputs: Inputs) -> Limits:
 def _size_role(view: RoleView) -> Sized:
     """Apply holds and steps, then the user's min and max."""
     goal, now = view.inputs.goals.role(view.name), view.inputs.now
-    by_queue = queue.wanted(view) if view.inputs.goals.policy == "Queue" else None
     up, down, rule = _wanted(view, goal.min)
-    if by_queue is not None:
-        up, down, rule = by_queue.replicas, by_queue.replicas, Rule.QUEUE
     windows = holds.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
     held, gate = holds.record(view.role.holds, up, down, now, windows), blocked_by(view)
     current, steps = view.supply.desired, view.inputs.goals.steps
@@ -199,8 +191,6 @@ def _size_role(view: RoleView) -> Sized:
     why = why_bounded(rule, goal, replicas)
     if gate is not None and gate.rule is rule:
         why = gate.message(view)
-    if by_queue is not None and rule is Rule.QUEUE:
-        why = by_queue.why
     demanded = view.size.up if view.size else max(up, goal.min)
     target = RoleTarget(view.name, current, replicas, demanded, rule, why)
     return Sized(target, replace(view.role, holds=held), gate)

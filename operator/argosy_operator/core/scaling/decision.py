@@ -20,7 +20,6 @@ class Rule(StrEnum):
     JUST_STARTED = "JustStarted"
     CAPACITY_GUESSED = "CapacityGuessed"
     DEMAND = "Demand"
-    QUEUE = "Queue"
     IN_FLIGHT = "InFlight"
     BACKLOG = "Backlog"
     HOLD = "Hold"
@@ -51,7 +50,6 @@ MEANING: dict[Rule, str] = {
     Rule.JUST_STARTED: "metrics have been valid for less than one hold: nothing is removed",
     Rule.CAPACITY_GUESSED: "lengths or capacity are not measured yet: nothing is removed",
     Rule.DEMAND: "the fewest replicas whose predicted attainment meets the goal",
-    Rule.QUEUE: "what waits and runs over the targets of spec.autoscaling.queue",
     Rule.IN_FLIGHT: "requests in flight need this many replicas",
     Rule.BACKLOG: "queued prompts would outlast the start of a new replica",
     Rule.HOLD: "more was needed within the hold",

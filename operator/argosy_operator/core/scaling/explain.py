@@ -142,7 +142,7 @@ def decided(
             f"{supply.role} {name}"
             for supply in seen.supply
             if supply.ready > 0
-            for name in validity.unknown_signals(supply.role, metrics, inputs.goals.policy)
+            for name in validity.unknown_signals(supply.role, metrics)
         ),
         candidates=tuple(
             candidate

@@ -23,9 +23,6 @@ class SLO:
     """Wanted share of requests that meet both limits."""
 
 
-NO_LIMITS = SLO(ttft_s=1.0, tpot_s=0.05)
-"""What a guess of a replica's capacity is made from where the user has set no SLO. Policy Queue
-decides nothing by it."""
 Whose = Literal["object", "namespace", "operator"]
 """Which GPU budget is meant: `gpuBudget.max` of the object, that of its namespace, or that of all
 fleets of the operator."""
@@ -96,16 +93,6 @@ class Ratio:
 
     min: Share | None = None
     max: Share | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueueTargets:
-    """`autoscaling.queue`: what a replica should have to do under policy Queue."""
-
-    prompt_tokens: int = 2048
-    """Outstanding prompt tokens of a replica that computes prompts."""
-    sequences: int = 24
-    """Sequences of a replica that generates, with the requests that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +212,8 @@ class Goals:
     """GPUs that budgets for several fleets leave to this one; None: no such budget."""
     gpu_cap_of: Literal["namespace", "operator"] = "operator"
     """Whose budget that is."""
-    policy: Literal["Goodput", "Queue", "None"] = "Goodput"
-    """`None` keeps replicas at their minimum, even with an SLO. `Queue` needs none."""
-    queue: QueueTargets = field(default_factory=QueueTargets)
-    """Of policy Queue."""
+    policy: Literal["Goodput", "None"] = "Goodput"
+    """`None` keeps replicas at their minimum, even with an SLO."""
     zero_after_s: float | None = None
     """`autoscaling.scaleToZero.after`; None: the fleet never goes to zero."""
     control_round_trip_s: float = 0.0
@@ -267,7 +252,6 @@ class Inputs:
     observations: Observations
     goals: Goals
     slo: SLO
-    """`goals.slo`; `NO_LIMITS` for policy Queue without one."""
     now: float
     """Seconds since the epoch, on the clock of the samples."""
 

@@ -5,7 +5,7 @@ with ours and with others.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from argosy_operator.core.scaling.decide import decide
@@ -49,18 +49,4 @@ class Goodput:
         return decide(state, observations, goals, now)
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """Policy Queue: what waits and runs over a target per replica, whatever the goals say."""
-
-    start: ScalingState = field(default_factory=ScalingState)
-
-    def decide(
-        self, state: ScalingState, observations: Observations, goals: Goals, now: float
-    ) -> tuple[ScalingState, Decision]:
-        return decide(state, observations, replace(goals, policy="Queue"), now)
-
-
-OURS = (Goodput, Queue)
-"""Laws that the operator runs. While Prometheus is away it asks gateways for them."""
-LAWS: Mapping[str, Law[Any]] = {"goodput": Goodput(), "queue": Queue(), **RIVALS}
+LAWS: Mapping[str, Law[Any]] = {"goodput": Goodput(), **RIVALS}

@@ -90,7 +90,6 @@ def _of_spec(findings: Findings) -> dict[Fact, bool]:
         Fact.POLICY_EXTERNAL: spec.autoscaling.policy == "External",
         Fact.ADVISORY: spec.autoscaling.advisory,
         Fact.POLICY_NONE: spec.autoscaling.policy == "None",
-        Fact.POLICY_QUEUE: spec.autoscaling.policy == "Queue",
         Fact.LAW_SCALED: by_law(spec),
         Fact.MODEL_IN_PLACE: spec.model.fetch is None and live_job(findings.snapshot) is None,
         Fact.MODEL_MISSING: spec.model.fetch is not None and _model_missing(findings),

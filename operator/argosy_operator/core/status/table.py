@@ -37,8 +37,7 @@ class Fact(StrEnum):
     POLICY_EXTERNAL = "spec.autoscaling.policy is External"
     ADVISORY = "spec.autoscaling.advisory is true"
     POLICY_NONE = "spec.autoscaling.policy is None"
-    POLICY_QUEUE = "spec.autoscaling.policy is Queue"
-    LAW_SCALED = "spec.autoscaling.policy is Queue, or Goodput and spec.slo is set"
+    LAW_SCALED = "spec.autoscaling.policy is Goodput and spec.slo is set"
     MODEL_IN_PLACE = "spec.model.uri needs no fetching, and no Job of a fetching is left"
     MODEL_MISSING = "spec.model.uri is to be fetched, and the model is not there yet"
     # Pods
@@ -357,7 +356,6 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     # Could they, on this hardware and within the limits of the spec?
     ConditionType.SLO_FEASIBLE: (
         *_NOT_MEASURED,
-        ConditionRow("Unknown", Reason.FOLLOWING_QUEUE, when=(Fact.POLICY_QUEUE,)),
         ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.SIZED,)),
         # The same fact as in SLOMet, so that both conditions change in one write.
         ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ATTAINMENT_KNOWN,)),
@@ -380,7 +378,6 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.GATEWAYS_ALONE, when=(Fact.GATEWAYS_ALONE,)),
         ConditionRow("True", Reason.CAPACITY_RELEARNT, when=(Fact.CAPACITY_RELEARNT,)),
         ConditionRow("True", Reason.SIGNALS_UNKNOWN, when=(Fact.SIGNALS_UNKNOWN,)),
-        ConditionRow("True", Reason.FOLLOWING_QUEUE, when=(Fact.POLICY_QUEUE,)),
         ConditionRow("True", Reason.FOLLOWING_GOODPUT),
     ),
     # Does the number of gateways follow their load?

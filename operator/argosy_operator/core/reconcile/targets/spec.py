@@ -11,7 +11,6 @@ from argosy_operator.core.scaling.goals import (
     SLO,
     Goals,
     Profile,
-    QueueTargets,
     Ratio,
     RoleGoal,
     Serving,
@@ -28,8 +27,7 @@ STEP_TOKENS, SEQUENCES = 2048, 256
 
 def by_law(spec: ServingDeploymentSpec) -> bool:
     """Whether the scaling law decides for this fleet. With `advisory` its answer is only shown."""
-    policy = spec.autoscaling.policy
-    return policy == "Queue" or (policy == "Goodput" and spec.slo is not None)
+    return spec.autoscaling.policy == "Goodput" and spec.slo is not None
 
 
 def at_zero(spec: ServingDeploymentSpec, targets: Mapping[RoleName, int]) -> bool:
@@ -79,7 +77,6 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
         else None,
         # Under policy External the law only advises, if at all.
         policy=scaling.policy if scaling.policy != "External" else "Goodput",
-        queue=QueueTargets(scaling.queue.prompt_tokens, scaling.queue.sequences),
         prior=prior_of(spec.model.uri),
         serving=_serving(spec),
     )

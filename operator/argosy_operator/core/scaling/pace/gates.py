@@ -114,7 +114,7 @@ def _say_pods(view: RoleView) -> str:
 
 
 def _unknown(view: RoleView) -> tuple[str, ...]:
-    return validity.unknown_signals(view.name, view.metrics, view.inputs.goals.policy)
+    return validity.unknown_signals(view.name, view.metrics)
 
 
 def _signal_unknown(view: RoleView) -> bool:

@@ -47,14 +47,6 @@ SIZED_BY: dict[RoleName, tuple[str, ...]] = {
 """Signals that a role's size needs, by their names in `FleetMetrics` and `RoleMetrics`."""
 
 
-QUEUED_BY: dict[RoleName, tuple[str, ...]] = {
-    "prefill": ("outstanding_prompt_tokens",),
-    "decode": ("running",),
-    "colocated": ("outstanding_prompt_tokens", "running"),
-}
-"""The same under policy Queue."""
-
-
 def validated(metrics: FleetMetrics) -> FleetMetrics:
     """The round without what cannot be true: such a signal is Unknown, such a row is left out."""
     return replace(
@@ -136,18 +128,15 @@ def why_unavailable(metrics: FleetMetrics, windows: Windows) -> str | None:
     return None
 
 
-def unknown_signals(
-    role: RoleName, metrics: FleetMetrics, policy: str = "Goodput"
-) -> tuple[str, ...]:
+def unknown_signals(role: RoleName, metrics: FleetMetrics) -> tuple[str, ...]:
     """Names of the signals that are unknown now and that a removal in `role` needs.
 
     These are measured attainment and those that its size needs: with one of them missing, the load
-    may be larger than it looks. Under policy Queue they are the queue and the sequences.
+    may be larger than it looks.
     """
-    needed = QUEUED_BY[role] if policy == "Queue" else ("attainment", *SIZED_BY[role])
     of_role = metrics.role(role)
     return tuple(
         name
-        for name in needed
+        for name in ("attainment", *SIZED_BY[role])
         if isinstance(getattr(metrics if hasattr(metrics, name) else of_role, name), Unknown)
     )
