@@ -23,9 +23,9 @@ the package index that pip knows. It is not in krew's index, and krew itself has
 manifest is compared with krew's guide, and the archive was unpacked and run without krew.
 
 It needs Python 3.11 or newer. It uses the kubeconfig that kubectl uses, and no rights beyond the
-user's own: `get` and `list` of servingdeployments, deployments, replicasets and pods; `top` and
-`drain` also `get` of `pods/proxy`, `logs` `get` of `pods/log`, `drain` `patch` of pods and, with
-`--delete`, `delete` of pods. `render` and `lint` need no cluster.
+user's own: `get` and `list` of servingdeployments, deployments, replicasets and pods; `drain`
+also `get` of `pods/proxy`, `patch` of pods and, with `--delete`, `delete` of pods. `render` and
+`lint` need no cluster.
 
 The shell completes verbs, flags and, where a cluster answers within two seconds, names of fleets
 and for `drain` of engine pods, if kubectl's own completion is set up (`kubectl completion bash`,
@@ -38,13 +38,6 @@ NOTES = {
         "number. They come from the law itself, asked again with the record of the decision under "
         "steady arrivals without a queue, so that a rate is about what the fleet will see. "
         "Settings bound what follows: `max` and a GPU budget still hold."
-    ),
-    "top": (
-        "Numbers come from the pods' own metrics through the API server's proxy, so no Prometheus "
-        "is needed. Rates are those between two scrapes. TTFT and TPOT are 90th percentiles of the "
-        "requests that ended between them, or since the pod's start if none did. Tokens of a "
-        "prefill pod are prompt tokens, of others output tokens. `-o wide` adds the pod's "
-        "revision, its node and the fleet's model. Fleets without such pods are named on stderr."
     ),
     "drain": (
         "The pod gets the annotation that the operator writes itself: gateways choose it no more, "

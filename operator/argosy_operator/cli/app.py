@@ -6,7 +6,7 @@ A verb's module imports at its top only what all verbs need; its function import
 
 from argosy_operator.cli.crds import crds
 from argosy_operator.cli.kubectl.app import application, invoked
-from argosy_operator.cli.kubectl.verbs.explain import explain
+from argosy_operator.cli.kubectl.explain import explain
 from argosy_operator.cli.run import run
 from argosy_operator.cli.webhook import webhook
 

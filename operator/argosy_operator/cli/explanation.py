@@ -1,7 +1,7 @@
 """The text of `kubectl argosy explain`: the last decision that changed replicas, for people.
 
 Reads `status.autoscaling` and the conditions of a ServingDeployment as the API server returns it.
-Pure; `kubectl/verbs/explain.py` fetches the object and prints the text.
+Pure; `kubectl/explain.py` fetches the object and prints the text.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A cluster for verbs: objects, pods' metrics and logs in memory, and a clock that jumps.
+"""A cluster for verbs: objects and pods' metrics in memory, and a clock that jumps.
 
 What the real API server does with these calls is tested in tests/e2e/test_kubectl.py.
 """
@@ -28,10 +28,6 @@ class World:
         self.objects: list[Object] = []
         self.pages: dict[str, Callable[[], str | Exception]] = {}
         """The metrics page of each pod that answers, by name and port."""
-        self.logs: dict[str, list[bytes] | Exception] = {}
-        """By name and container."""
-        self.asked: list[tuple[str, Object]] = []
-        """Logs that were asked for, and how."""
         self.on_sleep: Callable[[float], None] = lambda _: None
 
     # What tests put in.
@@ -104,15 +100,6 @@ class World:
             raise page
         return page
 
-    async def read_namespaced_pod_log_without_preload_content(
-        self, name: str, namespace: str, *, container: str, _request_timeout: float, **options: Any
-    ) -> Any:
-        self.asked.append((name, {key: value for key, value in options.items() if value}))
-        lines = self.logs.get(f"{name}/{container}", ApiException(status=404))
-        if isinstance(lines, Exception):
-            raise lines
-        return _Answer(lines)
-
     async def patch_namespaced_pod(self, name: str, namespace: str, body: Object, **_: Any) -> None:
         pod = await self.get("Pod", namespace, name)
         assert pod is not None
@@ -122,25 +109,6 @@ class World:
 
     async def delete_namespaced_pod(self, name: str, namespace: str, body: Any) -> None:
         self.gone(name)
-
-
-class _Answer:
-    """A log as aiohttp gives it."""
-
-    status = 200
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self._lines = lines
-
-    @property
-    async def content(self) -> AsyncIterator[bytes]:
-        for line in self._lines:
-            yield line
-
-    async def __aenter__(self) -> "_Answer":
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
 
 
 def _name(obj: Object) -> str:
@@ -163,5 +131,5 @@ def connect(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("argosy_operator.cli.kubectl.session.connected", connected)
     monkeypatch.setattr(asyncio, "sleep", slept)
     clock = SimpleNamespace(time=lambda: world.now, monotonic=lambda: world.now - NOW + 50.0)
-    for verb in ("status", "top", "drain"):
-        monkeypatch.setattr(f"argosy_operator.cli.kubectl.verbs.{verb}.time", clock)
+    for verb in ("status", "drain"):
+        monkeypatch.setattr(f"argosy_operator.cli.kubectl.{verb}.time", clock)

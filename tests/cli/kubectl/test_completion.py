@@ -32,19 +32,18 @@ def candidates(*words: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(
     ("words", "found", "directive"),
     [
-        ([""], ["status", "explain", "top", "logs", "drain", "render", "lint"], ":4"),
+        ([""], ["status", "explain", "drain", "render", "lint"], ":4"),
         (["st"], ["status"], ":4"),
         (["explain", "c"], ["chat", "code"], ":4"),
         (["explain", "-n", "a", "o"], ["other-of-a"], ":4"),
         (["explain", "--namespace=b", "o"], ["other-of-b"], ":4"),
         (["explain", "chat", ""], [], ":4"),
-        (["top", "c"], ["chat", "code"], ":4"),
         (["drain", ""], ["chat-decode-1", "chat-decode-2"], ":4"),
         (["drain", "--timeout", "5m", "chat-decode-2"], ["chat-decode-2"], ":4"),
         (["drain", "chat-decode-1", ""], [], ":4"),
         (["status", "-o", "j"], ["json"], ":4"),
-        (["logs", "chat", "--role", "p"], ["prefill"], ":4"),
-        (["logs", "--fol"], ["--follow"], ":4"),
+        (["explain", "chat", "-o", "j"], ["json"], ":4"),
+        (["drain", "--und"], ["--undo"], ":4"),
         (["status", "--kubeconfig", ""], [], ":0"),
         (["lint", ""], [], ":0"),
         (["none", ""], [], ":4"),
@@ -100,4 +99,4 @@ def test_the_real_kubectl_asks_the_plugin_what_may_come_next(tmp_path: Path) -> 
         return [line.partition("\t")[0] for line in done.stdout.splitlines()]
 
     assert asked("") == [*VERBS, ":4"]
-    assert asked("top", "-o", "w") == ["wide", ":4"]
+    assert asked("status", "-o", "w") == ["wide", ":4"]

@@ -2,20 +2,27 @@
 
 import pytest
 
+from argosy_operator.cli.kubectl.drain import Work, parse_duration, read_work
+from argosy_operator.cli.kubectl.exits import CommandError
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.names import ADMIN_PORT
 from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.fleet.pods import OUR_COST
 from tests.cli.kubectl.conftest import Run
 from tests.cli.kubectl.in_memory import NOW, World
-from tests.cli.kubectl.test_loads import PAGE
+
+PAGE = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{model_name="m",engine="0"}} {running}
+vllm:num_requests_running{{model_name="m",engine="1"}} 0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{model_name="m",engine="0"}} {waiting}
+# TYPE argosy_kv_leases_active gauge
+argosy_kv_leases_active {leases}
+"""
 
 
 def busy(running: int = 0, waiting: int = 0, leases: int = 0) -> str:
-    page = PAGE.format(running=running, tokens=0, fast=0, all=0)
-    waits = 'vllm:num_requests_waiting{model_name="m",engine="0"}'
-    page = page.replace(f"{waits} 2", f"{waits} {waiting}")
-    return page.replace("leases_active 1", f"leases_active {leases}")
+    return PAGE.format(running=running, waiting=waiting, leases=leases)
 
 
 @pytest.fixture(autouse=True)
@@ -166,3 +173,25 @@ def test_what_is_no_engine_pod_of_a_fleet_is_refused(
     status, _, said = run("drain", name)
     assert status == 1
     assert says in said
+
+
+def test_what_a_pod_still_computes_is_read_from_its_metrics() -> None:
+    assert read_work(busy(4, 2, 1)) == Work(4, 2, 1)
+    of_sglang = busy(4, 2).replace("vllm:num_requests_running", "sglang:num_running_reqs")
+    of_sglang = of_sglang.replace("vllm:num_requests_waiting", "sglang:num_queue_reqs")
+    assert read_work(of_sglang).streams == 6
+    assert read_work("").streams is None
+    assert read_work("no metrics {") == Work()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("10m", 600), ("1h30m", 5400), ("1500ms", 2), ("1ms", 1)]
+)
+def test_durations_are_read(text: str, seconds: int) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "ten", "1h 2m", "-5s", "5y"])
+def test_what_is_no_duration_says_what_to_write(text: str) -> None:
+    with pytest.raises(CommandError, match="write 30s, 10m or 2h"):
+        parse_duration(text)

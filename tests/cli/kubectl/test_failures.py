@@ -65,7 +65,7 @@ def test_no_cluster_at_the_address_is_a_sentence(capsys: pytest.CaptureFixture[s
     assert "no API server can be reached" in capsys.readouterr().err
 
 
-VERBS = [["status"], ["explain", "chat"], ["top", "chat"], ["logs", "chat"], ["drain", "pod"]]
+VERBS = [["status"], ["explain", "chat"], ["drain", "pod"]]
 
 
 @pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])

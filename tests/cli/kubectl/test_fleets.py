@@ -6,7 +6,7 @@ import pytest
 
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.cli.explanation import WELL_WHEN_FALSE
-from argosy_operator.cli.kubectl.views.fleets import (
+from argosy_operator.cli.kubectl.status import (
     ALSO_WELL_WHEN_FALSE,
     HARMLESS,
     WELL_EITHER_WAY,

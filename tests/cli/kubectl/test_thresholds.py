@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.cli.kubectl.views.thresholds import (
+from argosy_operator.cli.kubectl.thresholds import (
     FURTHEST,
     STEP,
     WHAT_TO_CHANGE,

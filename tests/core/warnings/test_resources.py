@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_operator.api.fields import Quantity
-from argosy_operator.cli.kubectl.views.children import children
+from argosy_operator.cli.kubectl.render import children
 from argosy_operator.core.warnings.resources import above_limits
 from argosy_operator.core.warnings.warning import path
 from tests.render.fleets import IMAGES, fleet

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable
 import typer
 
 from argosy_operator.cli.kubectl.completion import completed, grammar
+from argosy_operator.cli.kubectl.drain import drain
 from argosy_operator.cli.kubectl.exits import CommandError, Exit
-from argosy_operator.cli.kubectl.verbs.drain import drain
-from argosy_operator.cli.kubectl.verbs.explain import explain
-from argosy_operator.cli.kubectl.verbs.lint import lint
-from argosy_operator.cli.kubectl.verbs.logs import logs
-from argosy_operator.cli.kubectl.verbs.render import render
-from argosy_operator.cli.kubectl.verbs.status import status
-from argosy_operator.cli.kubectl.verbs.top import top
+from argosy_operator.cli.kubectl.explain import explain
+from argosy_operator.cli.kubectl.lint import lint
+from argosy_operator.cli.kubectl.render import render
+from argosy_operator.cli.kubectl.status import status
 
 NAME = "kubectl argosy"
 
@@ -32,7 +30,7 @@ def application(about: str, verbs: Iterable[Callable[..., object]]) -> typer.Typ
     return made
 
 
-VERBS = (status, explain, top, logs, drain, render, lint)
+VERBS = (status, explain, drain, render, lint)
 app = application("See and steer fleets that Argosy serves.", VERBS)
 
 

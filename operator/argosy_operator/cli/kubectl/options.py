@@ -23,8 +23,4 @@ Output = Annotated[
     Literal["table", "wide", "json", "yaml"],
     typer.Option("-o", "--output", help="table, wide, json or yaml."),
 ]
-Role = Annotated[
-    Literal["prefill", "decode", "colocated", "gateway"] | None,
-    typer.Option("--role", help="Only pods of this role: prefill, decode, colocated or gateway."),
-]
 Files = Annotated[list[str], typer.Argument(help="Manifests in YAML or JSON; - is standard input.")]

@@ -1,16 +1,16 @@
 """How a verb reaches the cluster, and the calls that verbs make.
 
 `ApiCluster` with a closed gate reads objects, so no verb can write through it. What the operator
-does not need stands here: logs, metrics through the API server's proxy, the mark of `drain`.
+does not need stands here: metrics through the API server's proxy, the mark of `drain`.
 """
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, CoreV1Api, V1DeleteOptions, V1Preconditions
@@ -30,8 +30,6 @@ from argosy_operator.ports.protocols import ClusterError
 T = TypeVar("T")
 ANSWER_S = 10.0
 """A pod that does not answer through the API server's proxy within this time counts as silent."""
-FOLLOW_S = 86_400.0
-"""How long one connection to a log lasts at most."""
 COMPLETION_S = 2.0
 """A shell waits no longer for names."""
 WRITER = "kubectl-argosy"
@@ -63,27 +61,18 @@ class Cluster:
             raise unknown_fleet(name, self.namespace, others)
         return found
 
-    async def pods(self, fleet: Object, role: str | None = None) -> list[Object]:
-        """The pods that the fleet owns, by name; those of one role if `role` is given."""
-        return await self.pods_of([fleet], role)
-
-    async def pods_of(self, fleets: Sequence[Object], role: str | None = None) -> list[Object]:
-        """The pods that any of the fleets owns, by namespace and name, with one list of a kind."""
-        if not fleets:
-            return []
-        metas = [fleet["metadata"] for fleet in fleets]
-        places = {str(meta["namespace"]) for meta in metas}
-        where = places.pop() if len(places) == 1 else None
-        selector = f"{names.FLEET}={metas[0]['name']}" if len(metas) == 1 else names.FLEET
+    async def pods(self, fleet: Object) -> list[Object]:
+        """Return the pods that the fleet owns, by name."""
+        meta = fleet["metadata"]
+        selector = f"{names.FLEET}={meta['name']}"
         deployments, sets, pods = await asyncio.gather(
-            *(self.objects.list(kind, where, selector)
+            *(self.objects.list(kind, meta["namespace"], selector)
               for kind in ("Deployment", "ReplicaSet", "Pod"))
         )  # fmt: skip
-        uids = [str(meta["uid"]) for meta in metas]
-        owned = {d["metadata"]["uid"] for d in deployments if any(is_owned(d, uid) for uid in uids)}
-        known = {pod.uid for pod in owned_pods(pods, sets, owned) if role in (None, pod.role)}
+        owned = {d["metadata"]["uid"] for d in deployments if is_owned(d, str(meta["uid"]))}
+        known = {pod.uid for pod in owned_pods(pods, sets, owned)}
         mine = (pod for pod in pods if pod["metadata"]["uid"] in known)
-        return sorted(mine, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
+        return sorted(mine, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def metrics(self, pod: Object, port: int) -> str | None:
         """The pod's metrics through the API server's proxy; None if the pod does not answer."""
@@ -100,32 +89,6 @@ class Cluster:
             return None
         except (TimeoutError, aiohttp.ClientError, OSError):
             return None
-
-    async def logs(self, pod: Object, container: str, **options: Any) -> AsyncIterator[str]:
-        """Lines of one container's log. `options`: follow, since_seconds, tail_lines.
-
-        Raises ClusterError if the API server does not give it.
-        """
-        meta = pod["metadata"]
-        try:
-            answer = await self.core.read_namespaced_pod_log_without_preload_content(
-                meta["name"],
-                meta["namespace"],
-                container=container,
-                _request_timeout=FOLLOW_S,
-                **options,
-            )
-            if answer.status >= 400:
-                error = ApiException(status=answer.status, reason=answer.reason)
-                error.body, error.headers = await answer.text(), answer.headers
-                raise error
-            async with answer:
-                async for line in answer.content:
-                    yield line.decode(errors="replace").rstrip("\n")
-        except ApiException as error:
-            raise classified(error, f"get pods/log of {meta['name']}") from error
-        except (aiohttp.ClientError, OSError):
-            return  # the pod has gone, or the connection: a follower begins again
 
     async def annotate(self, pod: Object, values: dict[str, str | None]) -> None:
         """Set or, for None, remove annotations of this very pod. Raises ClusterError."""

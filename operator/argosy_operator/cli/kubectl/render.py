@@ -1,16 +1,28 @@
 """`kubectl argosy render FILE…`: the objects that the operator would make, without a cluster."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import typer
+import yaml
 
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.cli.images import default_images
+from argosy_operator.cli.kubectl.exits import CommandError, Exit
+from argosy_operator.cli.kubectl.findings import findings
+from argosy_operator.cli.kubectl.lint import read_documents
 from argosy_operator.cli.kubectl.options import Files
-
-if TYPE_CHECKING:
-    from argosy_operator.core.fleet.objects import Object
-    from argosy_operator.render.images import Images
+from argosy_operator.cli.kubectl.printed import as_json, as_yaml, items
+from argosy_operator.cli.kubectl.values import with_values
+from argosy_operator.core.fleet.actions import Apply, Create
+from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.snapshot import Clock
+from argosy_operator.core.plan import plan
+from argosy_operator.render.images import Images
 
 
 def render(
@@ -36,13 +48,7 @@ def render(
     ] = None,
 ) -> int:
     """Print the child objects of ServingDeployments as the operator would create them."""
-    from argosy_operator.cli.kubectl.exits import Exit
-    from argosy_operator.cli.kubectl.printed import as_json, as_yaml, items
-    from argosy_operator.cli.kubectl.verbs.lint import documents_of
-    from argosy_operator.cli.kubectl.views.children import children, unprinted
-    from argosy_operator.cli.kubectl.views.findings import findings
-
-    read = documents_of(files)
+    read = read_documents(files)
     errors = [one for d in read for one in findings(d) if one.level == "error"]
     if errors:
         for one in errors:
@@ -64,12 +70,8 @@ def render(
     return Exit.OK
 
 
-def _images(files: list[str]) -> "Images":
-    """The defaults of an operator that is installed with these values. Raises CommandError."""
-    from argosy_operator.cli.images import default_images
-    from argosy_operator.cli.kubectl.exits import CommandError
-    from argosy_operator.cli.kubectl.views.values import with_values
-
+def _images(files: list[str]) -> Images:
+    """Return the images of an operator that is installed with these values."""
     images = default_images()
     for file in files:
         try:
@@ -80,13 +82,7 @@ def _images(files: list[str]) -> "Images":
 
 
 def _values(file: str) -> dict[str, Any]:
-    """The values of one file. Raises CommandError for one that cannot be read."""
-    from pathlib import Path
-
-    import yaml
-
-    from argosy_operator.cli.kubectl.exits import CommandError
-
+    """Read the values of one file. Raises CommandError for one that cannot be read."""
     try:
         found = yaml.safe_load(Path(file).read_text())
     except OSError as error:
@@ -98,3 +94,36 @@ def _values(file: str) -> dict[str, Any]:
             f"{file} holds no values: write them as the chart's values.yaml has them"
         )
     return found or {}
+
+
+def children(value: Mapping[str, Any], images: Images, namespace: str) -> list[Object]:
+    """Plan the objects of one valid manifest, in the order in which the operator makes them.
+
+    Owner references are left out, because the fleet has no uid yet. So is what needs the cluster's
+    keys: the ConfigMap of who may call engines.
+    """
+    meta = {"namespace": namespace, **value["metadata"]}
+    given = {key: part for key, part in value.items() if key != "status"}
+    fleet = ServingDeployment.model_validate(given | {"metadata": meta})
+    from argosy_operator.shell.gather import Observed, compose
+
+    memory = LoopMemory(decide_at=float("inf"))
+    snapshot = compose(fleet, images, Observed({}, (), {}), memory, Clock(0.0, 0.0))
+    made = (a.obj for a in plan(snapshot).actions if isinstance(a, Apply | Create))
+    return [_without_owner(obj) for obj in made]
+
+
+def unprinted(value: Mapping[str, Any], made: Sequence[Object]) -> str | None:
+    """Return why the engines of the manifest are not among its objects, or None."""
+    if all(obj["kind"] != "Job" for obj in made):
+        return None
+    name, uri = value["metadata"]["name"], value["spec"]["model"]["uri"]
+    return (
+        f"{name}: its engine Deployments are not printed. The operator makes them once the Job has "
+        f"fetched {uri}, because the commit that it finds is part of their revision"
+    )
+
+
+def _without_owner(obj: Object) -> Object:
+    kept = {key: part for key, part in obj["metadata"].items() if key != "ownerReferences"}
+    return {**obj, "metadata": kept}

@@ -1,13 +1,17 @@
 """`kubectl argosy lint FILE…`: what the API server would refuse, without one."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
 
 import typer
 
+from argosy_operator.cli.kubectl.documents import Document, documents
+from argosy_operator.cli.kubectl.exits import CommandError, Exit
+from argosy_operator.cli.kubectl.findings import findings
 from argosy_operator.cli.kubectl.options import Files
-
-if TYPE_CHECKING:
-    from argosy_operator.cli.kubectl.views.documents import Document
+from argosy_operator.cli.kubectl.printed import data
 
 
 def lint(
@@ -18,13 +22,7 @@ def lint(
     strict: Annotated[bool, typer.Option(help="A warning is an error, too.")] = False,
 ) -> int:
     """Check manifests of ServingDeployments without a cluster. Exits 1 if one has an error."""
-    from dataclasses import asdict
-
-    from argosy_operator.cli.kubectl.exits import Exit
-    from argosy_operator.cli.kubectl.printed import data
-    from argosy_operator.cli.kubectl.views.findings import findings
-
-    read = documents_of(files)
+    read = read_documents(files)
     found = [one for document in read for one in findings(document)]
     errors = sum(one.level == "error" for one in found)
     if output != "text":
@@ -37,20 +35,17 @@ def lint(
     return Exit.FAILED if errors or (strict and found) else Exit.OK
 
 
-def documents_of(files: list[str]) -> "list[Document]":
-    """All documents of the files; "-" is standard input. Raises CommandError for a file that cannot
-    be read, and if none of them holds a fleet or a document that cannot be read."""
-    import sys
-    from pathlib import Path
+def read_documents(files: list[str]) -> list[Document]:
+    """Read all documents of the files; "-" is standard input.
 
-    from argosy_operator.cli.kubectl.exits import CommandError
-    from argosy_operator.cli.kubectl.views.documents import documents
-
-    read = list["Document"]()
+    Raises CommandError for a file that cannot be read, and if none of them holds a fleet or a
+    document that cannot be read.
+    """
+    read = list[Document]()
     for file in files:
         try:
-            data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-            read += documents(data.decode(), file)
+            raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+            read += documents(raw.decode(), file)
         except OSError as error:
             raise CommandError(f"cannot read {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:

@@ -51,7 +51,7 @@ def _last(fleet: "Object", output: str) -> str:
     """The last decision, and what would change it."""
     from argosy_operator.cli.explanation import explanation
     from argosy_operator.cli.kubectl.printed import as_yaml
-    from argosy_operator.cli.kubectl.views.thresholds import sentences
+    from argosy_operator.cli.kubectl.thresholds import sentences
 
     if output == "yaml":
         return as_yaml(fleet.get("status", {}).get("autoscaling", {}))

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from argosy_operator.api.crd.definition import serving_deployments
 from argosy_operator.api.v1alpha1 import GROUP, VERSION, ServingDeployment
-from argosy_operator.cli.kubectl.views.documents import Document
+from argosy_operator.cli.kubectl.documents import Document
 from argosy_operator.core.warnings.spec import warnings
 from argosy_operator.core.warnings.warning import Place, path
 

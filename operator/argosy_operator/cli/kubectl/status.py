@@ -1,11 +1,31 @@
-"""What `kubectl argosy status` prints: a table of fleets, or one fleet in detail. Pure."""
+"""`kubectl argosy status [NAME]`: fleets, what serves, what clients get and what is not fine."""
 
+import asyncio
+import sys
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from argosy_operator.cli.explanation import WELL_WHEN_FALSE
-from argosy_operator.cli.kubectl.printed import table
+from argosy_operator.cli.kubectl.exits import CommandError, Exit
+from argosy_operator.cli.kubectl.options import (
+    AllNamespaces,
+    Context,
+    Kubeconfig,
+    Namespace,
+    Output,
+)
+from argosy_operator.cli.kubectl.printed import data, items, table
 from argosy_operator.core.fleet.objects import Object, seconds
 
+if TYPE_CHECKING:
+    from argosy_operator.cli.kubectl.session import Cluster
+
+LOOK_S = 2.0
+"""Between two frames of --watch: the operator writes status no more often."""
+CLEAR = "\x1b[H\x1b[2J"
 HEAD = ("name", "mode", "P", "D", "GPUs", "SLO", "attain", "ttft90", "tpot90", "not fine", "age")
 WIDE = ("url", "model", "revision", "policy")
 ALSO_WELL_WHEN_FALSE = ("ErrorBudgetBurning", "ScalingLimited")
@@ -23,6 +43,56 @@ HARMLESS = (
     "EngineAsksNoToken",
 )
 """Reasons with which a condition is neither True nor trouble."""
+
+
+def status(
+    name: Annotated[
+        str | None, typer.Argument(help="One fleet in detail. Default: all of the namespace.")
+    ] = None,
+    namespace: Namespace = None,
+    all_namespaces: AllNamespaces = False,
+    output: Output = "table",
+    watch: Annotated[
+        bool, typer.Option("-w", "--watch", help="Print again when something changes.")
+    ] = False,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> int:
+    """Show fleets: pods that serve, replicas wanted, SLO attainment, what is not fine."""
+    from argosy_operator.cli.kubectl.session import ask
+
+    if name is not None and all_namespaces:
+        raise CommandError("name one fleet or all namespaces, not both: leave out -A", Exit.USAGE)
+
+    async def show(cluster: "Cluster") -> None:
+        before = ""
+        while True:
+            if name is not None:
+                fleets = [await cluster.fleet(name)]
+            else:
+                fleets = await cluster.fleets(everywhere=all_namespaces)
+            text = _text(fleets, output, one=name is not None, everywhere=all_namespaces)
+            if text != before:
+                print((CLEAR if watch and sys.stdout.isatty() else "") + text, flush=True)
+                before = text
+            if not watch:
+                return
+            await asyncio.sleep(LOOK_S)
+
+    ask(show, namespace, context, kubeconfig)
+    return 0
+
+
+def _text(fleets: list[Object], output: str, *, one: bool, everywhere: bool) -> str:
+    """Return what is printed for these fleets."""
+    if output in ("json", "yaml"):
+        return data(fleets[0] if one else items(fleets), output)
+    if not fleets:
+        where = "." if everywhere else " in this namespace; -A shows those of all."
+        return f"There are no ServingDeployments{where}"
+    if one and output == "table":
+        return fleet_text(fleets[0], time.time())
+    return fleets_table(fleets, time.time(), wide=output == "wide", everywhere=everywhere)
 
 
 def fine(condition: Object) -> bool:

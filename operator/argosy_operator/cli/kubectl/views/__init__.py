@@ -1,1 +1,0 @@
-"""Pure: from Kubernetes objects to the text that a verb prints."""
