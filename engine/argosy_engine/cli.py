@@ -274,17 +274,6 @@ def _process_options(parser: argparse.ArgumentParser) -> None:
     option("--port", type=int, default=8000)
     option("--admin-port", type=int, default=8001)
     option("--kv-port", type=int, default=8002)
-    option(
-        "--external-routers",
-        action="store_true",
-        help="let routers for vLLM (llm-d) name prefill engines",
-    )
-    option(
-        "--kv-events-port",
-        type=int,
-        help="publish changes of the prefix cache as vLLM's KV events (default: no)",
-    )
-    option("--kv-events-topic", default="", help="topic of these messages (default: empty)")
     option("--threads", type=int, help="compute threads (default: the CPU limit)")
     option("--peers-file", type=Path, help="who may call this engine (default: anyone)")
     option("--token-file", type=Path, help="token to show to prefill engines (default: none)")

@@ -171,22 +171,11 @@ class EngineConfig:
     kv_port: int = 8002
     """Where a prefill engine's KV service listens."""
 
-    external_routers: bool = False
-    """Take orders about prefill engines from routers for vLLM, such as llm-d's. Their callers name
-    KV peers in a header or in the body, so only trusted programs may reach the port."""
-
     tool_call_parser: Literal["", "hermes", "llama3_json", "mistral"] = ""
     """How calls of tools are found in a chat's text; empty: they are not."""
 
     reasoning_parser: Literal["", "think"] = ""
     """`think`: text in <think> stands apart from a chat's content."""
-
-    kv_events_port: int | None = None
-    """Where changes of the prefix cache are published as vLLM's KV events; None: nowhere. They hold
-    the token ids of prompts and answers, for everyone who reaches the port."""
-
-    kv_events_topic: str = ""
-    """The first part of each of these messages."""
 
     threads: int | None = None
     """Compute threads, of all ranks together; None: the CPU limit."""
@@ -214,7 +203,7 @@ class EngineConfig:
     """POD_UID; "" outside a cluster. A call that means another pod is refused."""
 
     pod_ip: str = ""
-    """POD_IP; "" outside a cluster. Where routers for vLLM send decode engines for KV."""
+    """POD_IP; "" outside a cluster."""
 
     def step_tokens(self, *, on_cpu: bool) -> int | None:
         """Tokens of a step as a limit; None: the engine chooses. `on_cpu`: a CPU computes them."""

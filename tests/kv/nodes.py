@@ -21,7 +21,7 @@ from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.preemption import Preemption
-from argosy_engine.core.request import Claim, Emission, NewRequest, Sequence
+from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.metrics.observe import EngineMetrics
@@ -205,7 +205,6 @@ class Node:
         *candidates: str,
         max_tokens: int = 3,
         name: str = "r",
-        claim: Claim | None = None,
         priority: int = 0,
         **sampling: object,
     ) -> Client:
@@ -217,7 +216,6 @@ class Node:
             sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling),
             arrival_s=0.0,
             candidates=candidates,
-            claim=claim,
             priority=priority,
         )
         refusal = self.loop.submit(request, client)

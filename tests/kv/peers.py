@@ -10,7 +10,6 @@ from typing import Any
 
 import xxhash
 
-from argosy_engine.core.handover.fit import prompt_digest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.transfer.wire import (
     HEADER_BYTES,
@@ -55,23 +54,6 @@ def kv_frame(first: int, count: int, data: bytes) -> bytes:
     """Whole and undamaged."""
     header, head = encode_run_head(first, count, len(data))
     return header + head + data + xxhash.xxh3_64(head + data).digest()
-
-
-def claim(
-    prompt: list[int], fingerprint: str, ticket: str, epoch: str, **more: object
-) -> dict[str, Any]:
-    """What CLAIM says."""
-    return {
-        "ticket": ticket,
-        "engine_epoch": epoch,
-        "request_id": "r",
-        "attempt": 1,
-        "fingerprint": fingerprint,
-        "tp": 1,
-        "n_tokens": len(prompt),
-        "prompt": prompt_digest(prompt).hex(),
-        **more,
-    }
 
 
 def hello(n_tokens: int, fingerprint: str, **more: object) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from tests.kv.peers import (
     ADMITTED,
     OPEN,
     TICKET,
-    claim,
     frame,
     hello,
     kv_frame,
@@ -93,7 +92,6 @@ ASKING = [
     encode_control(
         Kind.PULL, {"ticket": TICKET, "engine_epoch": "e", "first_block": 0, "n_blocks": 1}
     ),
-    encode_control(Kind.CLAIM, claim(PROMPT, "text", TICKET, "e")),
     encode_control(Kind.RENEW, {}),
     encode_control(Kind.RELEASE, {}),
     frame(Kind.PREFILL, b"[" * 1000),

@@ -16,7 +16,6 @@ from argosy_engine.transfer import prefill_server, sending
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import puller
-from tests.kv.test_claims import offered
 from tests.support.fault_proxy import Fault, fault_proxy
 
 PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
@@ -132,9 +131,8 @@ async def test_signs_of_life_come_while_a_prompt_is_computed(monkeypatch, prefil
         assert (await asked)[0] is Kind.READY
 
 
-@pytest.mark.parametrize("claims", [False, True])
 async def test_prefills_lines_about_a_handover_name_the_clients_request_and_attempt(
-    prefill, decode, claims
+    prefill, decode
 ):
     lines = []
 
@@ -146,8 +144,7 @@ async def test_prefills_lines_about_a_handover_name_the_clients_request_and_atte
     log.addHandler(keep)
     log.setLevel(logging.DEBUG)
     try:
-        took = offered(prefill, PROMPT) if claims else None
-        client = decode.ask(PROMPT, prefill.address, claim=took, name="chat-1.0123abcd")
+        client = decode.ask(PROMPT, prefill.address, name="chat-1.0123abcd")
         await served_all(client, decode, prefill)
     finally:
         log.removeHandler(keep)

@@ -12,7 +12,7 @@ returns an `Emission` for each token and for the end.
 import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from argosy_engine.core.sampling import Likely, SamplingParams
 
@@ -69,16 +69,6 @@ class State(Enum):
     FINISHED = "finished"
 
 
-class Claim(NamedTuple):
-    """What a prefill engine answered to a router: its proof that the prompt is this caller's."""
-
-    ticket: str
-    """Of the prompt's lease."""
-
-    engine_epoch: str
-    """Of the prefill engine that gave it."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
     """What enters the scheduler; checked by `Scheduler.refusal`."""
@@ -101,9 +91,6 @@ class NewRequest:
     candidates: tuple[str, ...] = ()
     """Prefill engines ("ip:port") that may compute the prompt, the best first. Empty: it is
     computed here."""
-
-    claim: Claim | None = None
-    """Set when the only candidate has computed the prompt already."""
 
     lease_s: float | None = None
     """Set for a remote prefill: it ends LEASED, and its blocks are held this many seconds."""

@@ -359,7 +359,7 @@ class Scheduler:
     def _is_short(self, head: Sequence, hit_blocks: int, budget: int) -> bool:
         """Whether its prompt is computed here, though a peer could; see `short_prompts`."""
         missing = head.n_prompt - hit_blocks * self.pool.block_size
-        if head.request.claim is not None or self.limits.on_pull_failure != "recompute":
+        if self.limits.on_pull_failure != "recompute":
             return False
         if missing > budget or self._no_place(pulls=False):
             return False

@@ -16,10 +16,8 @@ from concurrent.futures import Future, wait
 from typing import assert_never
 
 from argosy_engine.config import MOST_AUTO_TOKENS
-from argosy_engine.core.blocks.changes import Change
 from argosy_engine.core.handover.messages import (
     LeaseKey,
-    Offer,
     PrefillEvent,
     PullAlive,
     PullDone,
@@ -88,8 +86,6 @@ class EngineLoop:
         """Set by the drain: remote prefills are refused; the HTTP server refuses clients."""
         self.prefills_for_peers = True
         """False in an engine that became a decode engine: remote prefills are refused."""
-        self.publish: Callable[[list[Change]], None] | None = None
-        """Gets what a turn changed in the prefix cache; None: nobody follows it."""
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
         self._steps = 0
@@ -189,12 +185,6 @@ class EngineLoop:
     def find_lease(self, ticket: str) -> LeaseKey:
         return self.leases.find(ticket)
 
-    def offer(self, offer: Offer) -> None:
-        self.leases.offer(offer)
-
-    def claim(self, ticket: str, lease_s: float) -> Offer:
-        return self.leases.claim(ticket, lease_s)
-
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
         key = LeaseKey(request_id, attempt, self._remotes.epoch)
         self.leases.release(key)
@@ -226,7 +216,6 @@ class EngineLoop:
             try:
                 self._take_in(wait=not worked)
                 worked = self._turn()
-                self._publish_changes()
                 self._reports.tick()
             except Exception:
                 # A bug in one turn must not end serving.
@@ -237,12 +226,6 @@ class EngineLoop:
             self._flush()
         self._computing.drop()
         self._end_all()
-
-    def _publish_changes(self) -> None:
-        pool = self.scheduler.pool
-        if self.publish is not None and pool.changes:
-            changes, pool.changes = pool.changes, []
-            self.publish(changes)
 
     def _turn(self) -> bool:
         """One step, with the scheduling round before it unless it was launched already; False if

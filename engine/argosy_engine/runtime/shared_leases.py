@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from argosy_engine.core.handover.leases import LeaseTable
-from argosy_engine.core.handover.messages import LeaseKey, Offer
+from argosy_engine.core.handover.messages import LeaseKey
 
 __all__ = ["SharedLeases"]
 
@@ -64,15 +64,6 @@ class SharedLeases:
         with self._lock:
             now = self._clock()
             self._table.renew(key, expires_s=now + lease_s, now=now)
-
-    def offer(self, offer: Offer) -> None:
-        with self._lock:
-            self._table.offer(offer, now=self._clock())
-
-    def claim(self, ticket: str, lease_s: float) -> Offer:
-        with self._lock:
-            now = self._clock()
-            return self._table.claim(ticket, expires_s=now + lease_s, now=now)
 
     def release(self, key: LeaseKey) -> None:
         with self._lock:

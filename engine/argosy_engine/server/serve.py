@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from starlette.types import ASGIApp
 
@@ -46,9 +46,6 @@ from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
 from argosy_engine.text.grammar_process import GrammarProcess
 from argosy_engine.trust.mounted_file import TokenFile
-
-if TYPE_CHECKING:
-    from argosy_engine.server.kv_events import KvEvents
 
 __all__ = ["KEEP_ALIVE_S", "serve"]
 
@@ -131,7 +128,6 @@ async def _run(
         deliver=_deliverer(asyncio.get_running_loop()),
         launcher=_launcher(config, runner),
     )
-    unfollow = _follow_cache(config, loop)
     kv = _kv_service(config, runner, loop, admin.verifier, certificates)
     trying = GrammarProcess(runner.grammars) if runner.grammars is not None else None
     api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role, trying)
@@ -163,7 +159,8 @@ async def _run(
         api.close()
         if trying is not None:
             await trying.close()
-        await asyncio.to_thread(_close, kv, unfollow)
+        if kv is not None:
+            await asyncio.to_thread(kv.close)
         runner.close()
     return 0
 
@@ -174,12 +171,6 @@ def _readings(loop: EngineLoop) -> Readings:
         leases_expired=lambda: loop.leases.expired,
         draining=lambda: loop.draining,
     )
-
-
-def _close(kv: TransferService | None, unfollow: Callable[[], None]) -> None:
-    if kv is not None:
-        kv.close()
-    unfollow()
 
 
 def _verifier(config: EngineConfig, admin: Admin) -> Verifier | None:
@@ -281,29 +272,6 @@ def _load_weights(config: EngineConfig, on_lost: OnLost) -> tuple[Runner, Tokeni
     module = importlib.import_module("argosy_engine.runtime.torch.runner")
     loaded: tuple[Runner, Tokenizer] = module.load(config, ranks)
     return loaded
-
-
-def _follow_cache(config: EngineConfig, loop: EngineLoop) -> Callable[[], None]:
-    """Publish what changes in the prefix cache, until the returned function is called.
-
-    Without `--kv-events-port` nothing is published, and ZeroMQ is not imported either.
-    """
-    if config.kv_events_port is None:
-        return lambda: None
-    pool = loop.scheduler.pool
-    try:
-        module = importlib.import_module("argosy_engine.server.kv_events")
-    except ModuleNotFoundError as error:
-        message = f"--kv-events-port: {error}: pip install 'argosy[kv-events]'"
-        raise LoadError("BadArgument", message) from error
-    events: KvEvents = module.KvEvents(
-        config.host,
-        config.kv_events_port,
-        topic=config.kv_events_topic,
-        block_size=pool.block_size,
-    )
-    pool.changes, loop.publish = [], events.publish
-    return events.close
 
 
 def _host_slots(config: EngineConfig, runner: Runner) -> int:

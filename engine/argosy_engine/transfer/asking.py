@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from argosy.descriptors import are_out
-from argosy_engine.core.handover.fit import prompt_digest
 from argosy_engine.core.handover.messages import (
     FailedPrefill,
     PullAlive,
@@ -189,18 +188,12 @@ class Asking:
 
     def _hello(self) -> bytes:
         job = self._job
-        prompt = {
+        said = {
             "request_id": job.request_id,
             "attempt": job.attempt,
             "fingerprint": self._layout.fingerprint,
             "tp": self._layout.tp,
             "n_tokens": len(job.token_ids),
-        }
-        if job.claim is not None:
-            digest = prompt_digest(job.token_ids).hex()
-            return encode_control(Kind.CLAIM, {**job.claim._asdict(), **prompt, "prompt": digest})
-        said = {
-            **prompt,
             "sampling": job.sampling.to_json(),
             "lease_s": self._shared.lease_s,
         }
@@ -229,8 +222,7 @@ class Asking:
             async with _until(until_s, f"no progress within {until_s - moved:.1f} s"):
                 sign = await _next_sign(reader)
         self._check(sign, admitted)
-        if self._job.claim is None:  # else it was computed before it was asked for
-            self._shared.pace.observe(sign.n_tokens, time.monotonic() - began)
+        self._shared.pace.observe(sign.n_tokens, time.monotonic() - began)
         return sign
 
     def _check(self, answer: Ready, admitted: Admitted) -> None:

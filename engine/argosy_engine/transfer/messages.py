@@ -16,7 +16,6 @@ from argosy_engine.transfer.wire import Kind, WireError, decode_control
 
 __all__ = [
     "Admitted",
-    "Claim",
     "Done",
     "Message",
     "Open",
@@ -67,22 +66,6 @@ class Prefill:
 
     priority: int = 0
     """Lower is computed first. Left out where it is 0: engines of earlier releases know none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Hand over a prompt that was computed for a router; instead of PREFILL."""
-
-    ticket: str
-    engine_epoch: str
-    request_id: str
-    attempt: int
-    fingerprint: str
-    tp: int
-    n_tokens: int
-
-    prompt: str
-    """Digest of the tokens, as hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +162,6 @@ class Wait:
 Message = (
     Open
     | Prefill
-    | Claim
     | Admitted
     | Refused
     | Ready
@@ -345,19 +327,6 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "sampling": _sampling,
             "lease_s": partial(_number, 1e-3, MAX_LEASE_S),
             "priority": _PRIORITY,
-        },
-    ),
-    Kind.CLAIM: (
-        Claim,
-        {
-            "ticket": _TICKET,
-            "engine_epoch": _EPOCH,
-            "request_id": _ID,
-            "attempt": _ATTEMPT,
-            "fingerprint": partial(_text, 4096),
-            "tp": partial(_whole, 1, 1024),
-            "n_tokens": partial(_whole, 1, _UINT32),
-            "prompt": partial(_name, 32, shortest=32),
         },
     ),
     Kind.ADMITTED: (

@@ -2,8 +2,7 @@
 
 Talks to decode over TCP and to the engine loop through `PrefillPort`. Every connection begins with
 OPEN. PREFILL makes it the connection of one prompt, which holds the lease: when it closes, the
-lease ends. CLAIM does so for a prompt that was computed for a router. PULL makes it a connection
-for KV (`sending.py`).
+lease ends. PULL makes it a connection for KV (`sending.py`).
 """
 
 import asyncio
@@ -27,7 +26,6 @@ from argosy_engine.core.request import client_id
 from argosy_engine.errors import EngineError, LeaseGoneError, LeaseTakenError
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.messages import (
-    Claim,
     Message,
     Open,
     Prefill,
@@ -139,16 +137,14 @@ class PrefillServer:
             head = await read_head(reader)
             if head.kind is Kind.PREFILL:
                 first: RemotePrefill | Message = await self._asked(head, reader)
-            elif head.kind in (Kind.PULL, Kind.PUSH, Kind.CLAIM):
+            elif head.kind in (Kind.PULL, Kind.PUSH):
                 payload = await read_payload(reader, head, SMALL_CONTROL_BYTES)
                 first = decode_message(head.kind, payload)
             else:
-                raise WireError(f"{head.kind.name} came where PREFILL, CLAIM, PULL or PUSH was due")
+                raise WireError(f"{head.kind.name} came where PREFILL, PULL or PUSH was due")
         match first:
             case RemotePrefill():
                 await self._hand_over(first, reader, writer)
-            case Claim():
-                await self._claimed(first, reader, writer)
             case Pull():
                 await self._sender.serve(first, reader, writer)
 
@@ -185,7 +181,7 @@ class PrefillServer:
             priority=asked.priority,
         )
 
-    def _check_fit(self, asked: Prefill | Claim) -> None:
+    def _check_fit(self, asked: Prefill) -> None:
         if why := refuse_tp(prefill=self._layout.tp, decode=asked.tp):
             raise _RefusedError("fingerprint", why)
         if asked.fingerprint != self._layout.fingerprint:
@@ -265,33 +261,6 @@ class PrefillServer:
             self._prefill.abort_remote_prefill(prefill_job.request_id, prefill_job.attempt)
             following.cancel()
             await asyncio.wait((following,))  # only now may another task read
-
-    async def _claimed(
-        self, claim: Claim, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        """From here on this connection holds the lease; it ends with this call."""
-        logs.bind(request_id=client_id(claim.request_id), attempt=claim.attempt)
-        if claim.engine_epoch != self._prefill.engine_epoch:
-            raise LeaseGoneError("this engine started since: the prompt is not here any more")
-        offer = self._prefill.claim(claim.ticket, self._config.lease_s)
-        key = offer.ready.key
-        following: asyncio.Task[Message] | None = None
-        try:
-            self._check_fit(claim)
-            if (claim.n_tokens, claim.prompt) != (offer.ready.n_tokens, offer.prompt.hex()):
-                text = "the ticket is for another prompt: send the same body to both engines"
-                raise _RefusedError("other_prompt", text)
-            following = asyncio.create_task(read_message(reader))
-            following.add_done_callback(_look_at)
-            await self._admit(writer, claim.ticket)
-            asked = {"request_id": claim.request_id, "attempt": claim.attempt}
-            await send_control(writer, Kind.READY, self._ready(offer.ready) | asked)
-            await self._hold(offer.ready, following, reader)
-        finally:
-            self._prefill.abort_remote_prefill(key.request_id, key.attempt)
-            if following is not None:
-                following.cancel()
-                await asyncio.wait((following,))
 
     async def _admit(self, writer: asyncio.StreamWriter, ticket: str) -> None:
         admitted: dict[str, object] = {

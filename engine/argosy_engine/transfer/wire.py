@@ -80,9 +80,8 @@ class Kind(IntEnum):
     RENEW = 10
     RELEASE = 11
     REFUSED = 12
-    CLAIM = 13
-    PUSH = 14
-    WRITTEN = 15
+    PUSH = 13
+    WRITTEN = 14
 
     @property
     def raw(self) -> bool:

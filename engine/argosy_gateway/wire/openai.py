@@ -33,7 +33,7 @@ _START_CHARS = 1024
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 TRANSPORT = {
-    "kv_transfer_params": "vLLM, and ours with --external-routers: where a prompt's KV is",
+    "kv_transfer_params": "vLLM: where a prompt's KV is",
     "ec_transfer_params": "vLLM: the same of an encoder's output",
     "bootstrap_*": "SGLang: where a prompt's KV is, and in which room",
     "data_parallel_rank": "SGLang: which rank of an engine computes",

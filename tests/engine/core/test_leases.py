@@ -3,7 +3,7 @@
 import pytest
 
 from argosy_engine.core.handover.leases import LeaseTable
-from argosy_engine.core.handover.messages import LeaseKey, LeaseReady, Offer
+from argosy_engine.core.handover.messages import LeaseKey
 from argosy_engine.errors import LeaseGoneError
 
 KEY = LeaseKey("r", 1, "epoch")
@@ -49,44 +49,3 @@ def test_another_attempt_epoch_or_request_never_matches(key):
 def test_an_expired_lease_serves_no_bytes():
     with pytest.raises(LeaseGoneError, match="expired"):
         granted().begin_send(KEY, 11.0)
-
-
-OFFER = Offer(
-    ready=LeaseReady(key=KEY, first_token=7, n_tokens=20, n_blocks=2), prompt=b"of the tokens"
-)
-
-
-def test_an_offer_is_claimed_once_and_then_its_lease_lives_as_long_as_the_claim_says():
-    table = granted()
-    table.offer(OFFER, now=9.0)
-    assert table.claim("t", expires_s=20.0, now=9.0) is OFFER
-    assert table.collect(19.9) == []
-    with pytest.raises(LeaseGoneError, match="claimed before"):
-        table.claim("t", expires_s=90.0, now=9.0)
-    assert table.collect(20.0) == [KEY]
-
-
-def test_a_lease_that_was_not_offered_is_not_claimed():
-    table = granted()
-    with pytest.raises(LeaseGoneError, match="not offered"):
-        table.claim("t", expires_s=90.0, now=0.0)
-    assert table.collect(10.0) == [KEY]
-
-
-def test_nobody_claims_with_another_ticket():
-    table = granted()
-    table.offer(OFFER, now=0.0)
-    with pytest.raises(LeaseGoneError, match="no lease has this ticket"):
-        table.claim("u", expires_s=90.0, now=0.0)
-
-
-def test_an_offer_ends_with_its_lease():
-    table = granted()
-    table.offer(OFFER, now=9.9)
-    with pytest.raises(LeaseGoneError, match="expired"):
-        table.claim("t", expires_s=90.0, now=10.0)
-    table.release(KEY)
-    with pytest.raises(LeaseGoneError, match="released"):
-        table.claim("t", expires_s=90.0, now=0.0)
-    with pytest.raises(LeaseGoneError, match="released"):
-        table.offer(OFFER, now=0.0)

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from argosy_engine.core.costs.short_prompts import Costs, ShortPrompts, costs_less_here, keeps_tpot
 from argosy_engine.core.handover.messages import PullDone, PullReady
-from argosy_engine.core.request import Claim
 from argosy_engine.core.step import StepOutput
 from tests.engine.core.test_scheduler import ask, make, step
 
@@ -197,8 +196,8 @@ def asked(scheduler, request):
 
 @pytest.mark.parametrize(
     "more",
-    [{"tpot_limit_s": 0.0}, {"tpot_limit_s": 0.01}, {"claim": Claim("ticket", "epoch")}],
-    ids=["no limit", "a limit that the streams' steps reach", "computed for a router before"],
+    [{"tpot_limit_s": 0.0}, {"tpot_limit_s": 0.01}],
+    ids=["no limit", "a limit that the streams' steps reach"],
 )
 def test_a_short_prompt_is_handed_over_with(more):
     assert len(asked(decode_engine(), far(**more))) == 1
@@ -228,18 +227,16 @@ def test_a_fleet_that_recomputes_nothing_hands_short_prompts_over():
 
 def test_a_handover_is_timed_from_the_request_to_the_last_byte():
     scheduler = make(blocks=64)
-    for name, claim in (("plain", None), ("claimed", Claim("ticket", "epoch"))):
-        scheduler.add(far(name, prompt=40, claim=claim))
+    scheduler.add(far("far", prompt=40))
     scheduler.schedule(1.0)
     took = []
     scheduler.short_prompts.observe_handover = lambda *seen: took.append(seen)
     scheduler.pulls._took = scheduler.short_prompts.observe_handover
-    for name in ("plain", "claimed"):
-        ready = PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
-        scheduler.pull_ready(ready, 1.5)
-        scheduler.pull_done(
-            PullDone(request_id=name, attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.25)
-        )
+    ready = PullReady(request_id="far", attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
+    scheduler.pull_ready(ready, 1.5)
+    scheduler.pull_done(
+        PullDone(request_id="far", attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.25)
+    )
     assert took == [(40, 0.75)]
 
 

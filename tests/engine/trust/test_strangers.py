@@ -97,30 +97,6 @@ async def test_a_gateway_of_the_fleet_chooses_the_peers(decode, stranger, verifi
     assert stranger.text_of(PROMPT) == PROMPT[: 4 * BLOCK]
 
 
-async def test_a_stranger_names_no_peers_in_the_words_of_a_router_for_vllm(
-    decode, stranger, verifier
-):
-    host, _, port = stranger.address.rpartition(":")
-    params = {
-        "do_remote_prefill": True,
-        "remote_host": host,
-        "remote_port": int(port),
-        "remote_engine_id": "e",
-        "argosy_ticket": "0" * 32,
-    }
-    options = {"external_routers": True, "kv_port": int(port)}
-    async with client(decode, verifier, **options) as http:
-        for headers, body in (
-            ({"x-prefiller-host-port": f"{host}:8000"}, ASK),
-            ({}, {**ASK, "kv_transfer_params": params}),
-        ):
-            answer = await http.post("/v1/completions", json=body, headers=headers)
-            assert answer.status_code == 401
-            assert answer.json()["error"]["code"] == "unproven_caller"
-    assert decode.text_of(PROMPT) == []
-    assert stranger.text_of(PROMPT) == []
-
-
 @pytest.mark.parametrize("account", [ENGINE, OPERATOR])
 async def test_other_accounts_of_the_fleet_are_no_gateways(decode, verifier, account):
     async with client(decode, verifier) as http:

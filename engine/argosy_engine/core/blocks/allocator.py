@@ -6,7 +6,6 @@ crosses a block's edge.
 
 from collections.abc import Iterable
 
-from argosy_engine.core.blocks.changes import Stored
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.blocks.prefix import hashes_of
 from argosy_engine.core.request import Sequence
@@ -82,21 +81,8 @@ class Allocator:
         if full > sequence.committed:
             hashes = hashes_of(sequence, full, size)
             for index in range(sequence.committed, full):
-                if self._pool.commit(sequence.blocks[index], hashes[index]):
-                    self._note(sequence, index)
+                self._pool.commit(sequence.blocks[index], hashes[index])
             sequence.committed = full
-
-    def _note(self, sequence: Sequence, index: int) -> None:
-        if self._pool.changes is None:
-            return
-        size, hashes = self._pool.block_size, sequence.hashes
-        self._pool.changes.append(
-            Stored(
-                hashes[index],
-                hashes[index - 1] if index else None,
-                tuple(sequence.tokens[index * size : (index + 1) * size]),
-            )
-        )
 
     def release(self, sequence: Sequence) -> None:
         """Take all its blocks back."""

@@ -8,7 +8,6 @@ sequences hold a reference), *cached* (no reference, but its text is known and m
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from argosy_engine.core.blocks.changes import Change, Removed
 from argosy_engine.errors import PoolExhaustedError
 
 __all__ = ["BlockPool"]
@@ -25,7 +24,6 @@ class BlockPool:
         "_index",
         "_refs",
         "block_size",
-        "changes",
         "total",
     )
 
@@ -34,8 +32,6 @@ class BlockPool:
             raise ValueError(f"need at least one block of one token, got {num_blocks}×{block_size}")
         self.total = num_blocks
         self.block_size = block_size
-        self.changes: list[Change] | None = None
-        """What changed in the index since someone took this list; None: nobody asks."""
         self._refs: dict[int, int] = {}  # of used blocks
         self._hash_of: dict[int, bytes] = {}
         self._index: dict[bytes, int] = {}
@@ -77,10 +73,7 @@ class BlockPool:
             self._fresh += 1
         else:
             block, _ = self._cached.popitem(last=False)
-            digest = self._hash_of.pop(block)
-            del self._index[digest]
-            if self.changes is not None:
-                self.changes.append(Removed(digest))
+            del self._index[self._hash_of.pop(block)]
         self._refs[block] = 1
         return block
 
@@ -123,20 +116,15 @@ class BlockPool:
         """Forget all text; False, and nothing is forgotten, while a block is used."""
         if self._refs:
             return False
-        for block, digest in self._hash_of.items():
-            self._blank.append(block)
-            if self.changes is not None:
-                self.changes.append(Removed(digest))
+        self._blank.extend(self._hash_of)
         self._cached.clear()
         self._hash_of.clear()
         self._index.clear()
         return True
 
-    def commit(self, block: int, digest: bytes) -> bool:
-        """Make a full, computed block findable. If its text is known already, that block stays;
-        False then."""
+    def commit(self, block: int, digest: bytes) -> None:
+        """Make a full, computed block findable. If its text is known already, that block stays."""
         if digest in self._index or block in self._hash_of:
-            return False
+            return
         self._index[digest] = block
         self._hash_of[block] = digest
-        return True

@@ -1,15 +1,6 @@
 """Whether the KV of two engines fits together, as far as their layouts' texts do not say it."""
 
-from array import array
-from collections.abc import Sequence
-from hashlib import blake2b
-
-__all__ = ["prompt_digest", "refuse_tp"]
-
-
-def prompt_digest(token_ids: Sequence[int]) -> bytes:
-    """16 bytes by which two engines see that they mean the same prompt."""
-    return blake2b(array("I", token_ids).tobytes(), digest_size=16).digest()
+__all__ = ["refuse_tp"]
 
 
 def refuse_tp(*, prefill: int, decode: int) -> str | None:

@@ -9,7 +9,7 @@ and frees their blocks. States and their meanings are in `states.py`.
 from dataclasses import dataclass
 from math import inf
 
-from argosy_engine.core.handover.messages import LeaseKey, Offer
+from argosy_engine.core.handover.messages import LeaseKey
 from argosy_engine.core.handover.states import LeaseState, move_lease
 from argosy_engine.errors import LeaseGoneError, LeaseTakenError
 
@@ -31,9 +31,6 @@ class Lease:
 
     expires_s: float = inf
     """On the clock of `now`. A prompt that is not computed yet has no end by time."""
-
-    offer: Offer | None = None
-    """Set while anyone with the ticket may claim the prompt."""
 
     sends: int = 0
     """Sends under way; the lease is neither expired nor freed meanwhile."""
@@ -109,19 +106,6 @@ class LeaseTable:
     def renew(self, key: LeaseKey, *, expires_s: float, now: float) -> None:
         """Let it live until `expires_s`; LeaseGoneError."""
         self._alive(key, now).expires_s = expires_s
-
-    def offer(self, offer: Offer, *, now: float) -> None:
-        """Let the next `claim` have it; LeaseGoneError."""
-        self._alive(offer.ready.key, now).offer = offer
-
-    def claim(self, ticket: str, *, expires_s: float, now: float) -> Offer:
-        """Take the offer, and let the lease live until `expires_s`; LeaseGoneError."""
-        lease = self._alive(self.find(ticket), now)
-        offer, lease.offer = lease.offer, None
-        if offer is None:
-            raise LeaseGoneError(f"lease {lease.key} is not offered, or was claimed before")
-        lease.expires_s = expires_s
-        return offer
 
     def release(self, key: LeaseKey) -> None:
         """The peer needs it no longer. Idempotent; unknown keys are leases that are over."""

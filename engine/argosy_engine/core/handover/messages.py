@@ -12,14 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
-from argosy_engine.core.request import Claim
 from argosy_engine.core.sampling import SamplingParams
 
 __all__ = [
     "FailedPrefill",
     "LeaseKey",
     "LeaseReady",
-    "Offer",
     "PrefillEvent",
     "PrefillPort",
     "PrefillProgress",
@@ -65,9 +63,6 @@ class PullJob:
 
     candidates: tuple[str, ...]
     """Prefill engines, "ip:port" or "ip:port/uid of the pod", tried in order."""
-
-    claim: Claim | None = None
-    """The only candidate has computed the prompt for a router, and holds it under this ticket."""
 
     block_ids: tuple[int, ...]
     """Blocks of the whole prompt, in its order."""
@@ -237,16 +232,6 @@ class LeaseReady:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A computed prompt that a router asked for. Who shows its lease's ticket may have it, once."""
-
-    ready: LeaseReady
-
-    prompt: bytes
-    """`fit.prompt_digest` of its tokens."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillRefused:
     """The prompt is not computed."""
 
@@ -287,17 +272,6 @@ class PrefillPort(Protocol):
 
     def find_lease(self, ticket: str) -> LeaseKey:
         """Raises LeaseGoneError."""
-        ...
-
-    def offer(self, offer: Offer) -> None:
-        """Let the next `claim` with the lease's ticket have it. Raises LeaseGoneError."""
-        ...
-
-    def claim(self, ticket: str, lease_s: float) -> Offer:
-        """Take an offered prompt and let its lease live `lease_s` from now.
-
-        Raises LeaseGoneError, also for a lease that was not offered or was claimed before.
-        """
         ...
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:

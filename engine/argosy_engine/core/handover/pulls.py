@@ -32,14 +32,9 @@ def may_pull(sequence: Sequence) -> bool:
 
 
 def should_pull(sequence: Sequence, hit_blocks: int, block_size: int) -> bool:
-    """Whether a peer computes the prompt; not worth it for less than a block after a cache hit.
-
-    A prompt that the peer has computed already is always pulled: that ends its lease there.
-    """
+    """Whether a peer computes the prompt; not worth it for less than a block after a cache hit."""
     if not may_pull(sequence):
         return False
-    if sequence.request.claim is not None:
-        return True
     return not hit_blocks or sequence.n_prompt - hit_blocks * block_size > block_size
 
 
@@ -106,7 +101,6 @@ class Pulls:
             token_ids=sequence.request.token_ids,
             sampling=sequence.sampling,
             candidates=sequence.request.candidates,
-            claim=sequence.request.claim,
             block_ids=tuple(sequence.blocks),
             have_tokens=sequence.num_computed,
             timeout_s=timeout_s,
@@ -151,9 +145,8 @@ class Pulls:
         current.move(after)
         if isinstance(event, PullDone) and current.ready_s is not None:
             sequence = current.sequence
-            if sequence.request.claim is None:
-                missing = sequence.n_prompt - sequence.num_computed
-                self._took(missing, current.ready_s + event.exposed_s)
+            missing = sequence.n_prompt - sequence.num_computed
+            self._took(missing, current.ready_s + event.exposed_s)
         del self._pulls[event.request_id]
         return current.sequence
 

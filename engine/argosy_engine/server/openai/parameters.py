@@ -113,9 +113,7 @@ REFUSED: Mapping[str, Refused] = {
     "media_io_kwargs": Refused("only text is read: leave it out"),
     "mm_processor_kwargs": Refused("only text is read: leave it out"),
     "priority": Refused("requests are served in their order: leave it out or write 0", (0,)),
-    "kv_transfer_params": Refused(
-        "the gateway chooses the pods: leave it out; for routers for vLLM see --external-routers"
-    ),
+    "kv_transfer_params": Refused("the gateway chooses the pods: leave it out"),
     "ec_transfer_params": Refused("the gateway chooses the pods: leave it out"),
     "vllm_xargs": Refused("there are no extensions: leave it out"),
     "argosy_resume": Refused(

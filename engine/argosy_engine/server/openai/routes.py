@@ -32,7 +32,6 @@ from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server import gateway_headers
 from argosy_engine.server.candidates import candidates
-from argosy_engine.server.external import fields, offer
 from argosy_engine.server.identity import NamedApp, plain_send
 from argosy_engine.server.openai.answer import TextFlow
 from argosy_engine.server.openai.bodies import Bodies
@@ -58,7 +57,6 @@ __all__ = ["OpenAiApi"]
 log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_NOTHING = fields.Transfer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,6 @@ class _Job:
     """What the client has from an earlier engine."""
     reason: str | None = None
     """The finish reason if the client has the whole text already."""
-    transfer: fields.Transfer = _NOTHING
-    """What a router for vLLM said about the prompt's KV."""
 
 
 class OpenAiApi:
@@ -216,11 +212,8 @@ class OpenAiApi:
             body = await self._bodies.read(receive, resumes=asked.resume)
             if self._loop.draining:
                 raise draining_error()
-            # Argosy's gateway passes bodies of its clients on, who may not name KV peers.
-            external = self._config.external_routers and "x-argosy-attempt" not in headers
-            if not external:
-                fields.refuse_role(self._role, _NOTHING)
-            job = await self._text.run(len(body), partial(self._job, body, parse, asked, external))
+            self._refuse_if_it_only_prefills()
+            job = await self._text.run(len(body), partial(self._job, body, parse, asked))
             del body  # the answer may take minutes
             async with self._compiler.compiled(job.parsed.structure, receive):
                 requests = self._requests(job, headers, public_id, arrival_s)
@@ -243,10 +236,7 @@ class OpenAiApi:
         receive: Receive,
         send: Send,
     ) -> None:
-        fields.refuse_role(self._role, job.transfer)
-        if job.transfer.offers:
-            await self._offer(job, requests[0], public_id, scope, receive, send)
-            return
+        self._refuse_if_it_only_prefills()  # its role may have changed since
         for request in requests[:: job.parsed.form.best_of]:
             log.debug(
                 "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
@@ -257,12 +247,9 @@ class OpenAiApi:
         else:
             await reply.run(receive, send, plain_send(scope, send))
 
-    def _job(self, raw: bytes, parse: Callable[..., Parsed], asked: Asked, external: bool) -> _Job:
+    def _job(self, raw: bytes, parse: Callable[..., Parsed], asked: Asked) -> _Job:
         """Runs in a thread: a long prompt takes a second to tokenise."""
         scheduler, body = self._loop.scheduler, parse_body(raw)
-        transfer = fields.take_transfer(body) if external else _NOTHING
-        if transfer.offers:
-            body = fields.one_token(body)
         sent = take_sent(body, scheduler.limits.vocab_size) if asked.resume else None
         parsed = parse(
             body,
@@ -273,14 +260,14 @@ class OpenAiApi:
             tool_parser=self._config.tool_call_parser,
             reasons=self._config.reasoning_parser == "think",
         )
-        self._refuse_what_it_cannot(parsed, sent, transfer)
+        self._refuse_what_it_cannot(parsed, sent)
         flows = [
             self._flow(parsed, prompt.token_ids)
             for prompt in parsed.prompts
             for _ in range(parsed.form.best_of)
         ]
         if sent is None:
-            return _Job(parsed, flows, asked, name, transfer=transfer)
+            return _Job(parsed, flows, asked, name)
         reason = replay(
             sent,
             flows[0],
@@ -289,7 +276,7 @@ class OpenAiApi:
             eos=self._loop.runner.eos_token_ids,
             max_model_len=scheduler.max_model_len,
         )
-        return _Job(parsed, flows, asked, name, sent, reason, transfer)
+        return _Job(parsed, flows, asked, name, sent, reason)
 
     def _name(self, body: Mapping[str, Any]) -> str:
         """The name of the model that an answer carries: the one that is asked for, if it is one of
@@ -304,10 +291,17 @@ class OpenAiApi:
         scanner = StopScanner(parsed.stops, include=parsed.include_stops)
         return TextFlow(detokenizer, scanner, parsed.sampling.min_tokens, parsed.prompt_name)
 
-    def _refuse_what_it_cannot(
-        self, parsed: Parsed, sent: Sent | None, transfer: fields.Transfer
-    ) -> None:
-        sampling, resumable = parsed.sampling, parsed.resumable
+    def _refuse_if_it_only_prefills(self) -> None:
+        """Raise ApiError in a prefill engine, which answers no client."""
+        if self._role.now != "prefill":
+            return
+        if self._role.mutable:  # the caller does not know the role of now yet
+            raise draining_error("this engine only prefills now: ask another one")
+        message = "this engine only prefills: send requests to a decode engine"
+        raise ApiError(400, message, code="prefill_only")
+
+    def _refuse_what_it_cannot(self, parsed: Parsed, sent: Sent | None) -> None:
+        sampling = parsed.sampling
         told = sampling.logprobs is not None or sampling.prompt_logprobs is not None
         if told and not self._loop.runner.knows_likely:
             name = "best_of" if parsed.form.best_of > parsed.form.n else "logprobs"
@@ -320,13 +314,8 @@ class OpenAiApi:
                 "this engine only simulates and its answers match nothing: leave out what they "
                 "must match",
             )
-        if sent is not None and not resumable:
+        if sent is not None and not parsed.resumable:
             raise bad("argosy_resume", "only streams of one choice of text go on elsewhere")
-        moves = transfer.offers or transfer.claim is not None
-        if moves and parsed.cache_salt:
-            raise bad("cache_salt", f"does not go with {fields.PARAMS}: leave it out")
-        if moves and not resumable:
-            raise bad("n", f"with {fields.PARAMS} write one prompt, and leave out all but its text")
 
     def _requests(
         self, job: _Job, headers: dict[str, str], public_id: str, arrival_s: float
@@ -390,8 +379,7 @@ class OpenAiApi:
             arrival_s=arrival_s,
             attempt=gateway_headers.attempt(headers.get("x-argosy-attempt")),
             cache_salt=salt,
-            candidates=() if here else self._candidates(headers, job.transfer),
-            claim=job.transfer.claim,
+            candidates=() if here else self._candidates(headers),
             priority=gateway_headers.priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
             tpot_limit_s=gateway_headers.tpot_limit_s(headers.get("x-argosy-tpot-ms")),
@@ -405,38 +393,12 @@ class OpenAiApi:
             raise refused(refusal, job.parsed.prompt_name)
         return request
 
-    async def _offer(
-        self,
-        job: _Job,
-        request: NewRequest,
-        public_id: str,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """Compute a router's prompt and answer where its KV is, and with its first token."""
-        fragments = Fragments(
-            request_id=public_id,
-            model=job.model,
-            chat=job.parsed.chat,
-            include_usage=False,
-        )
-        body = await offer.answer(
-            self._config, self._loop, request, job.flows[0], fragments, scope, receive
-        )
-        await send_whole(send, 200, body, {"x-request-id": public_id})
-
-    def _candidates(self, headers: dict[str, str], transfer: fields.Transfer) -> tuple[str, ...]:
+    def _candidates(self, headers: dict[str, str]) -> tuple[str, ...]:
         """Addresses, each with "/" and its pod's uid where the gateway names uids, too."""
-        if transfer.candidate:
-            return (transfer.candidate,)
         if self._role.now != "decode":
             return ()
         value = headers.get("x-argosy-prefill", "")
-        if value:
-            return candidates(value, headers.get("x-argosy-prefill-uids"))
-        named = headers.get(fields.HEADER, "") if self._config.external_routers else ""
-        return fields.prefillers(named, self._config.kv_port)
+        return candidates(value, headers.get("x-argosy-prefill-uids")) if value else ()
 
     def close(self) -> None:
         """End the threads; called when no request is left, or the drain's time is over."""
