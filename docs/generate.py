@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-import argosy_engine.metrics.table
+import argosy_engine.runtime.series
 import argosy_gateway.accounting.table
 from argosy_engine.core.handover import states
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
@@ -279,7 +279,7 @@ def handover_page() -> str:
 
 METRIC_TABLES = (
     ("Gateway", argosy_gateway.accounting.table.SERIES),
-    ("Engine", argosy_engine.metrics.table.SERIES),
+    ("Engine", argosy_engine.runtime.series.SERIES),
 )
 """Program → its rows. The rows of all programs have the same fields."""
 
@@ -336,7 +336,7 @@ def metrics_page() -> str:
         "Dashboards and alerts that read others of vLLM's names work as they are.\n\n"
         "| vLLM's name | why, or what to read |\n|---|---|"
     )
-    absent = argosy_engine.metrics.table.ABSENT
+    absent = argosy_engine.runtime.series.ABSENT
     parts += [f"| `{name}` | {why} |" for name, why in absent.items()]
     parts.append("")
     parts.append("## Queries\n\n| question | PromQL |\n|---|---|")

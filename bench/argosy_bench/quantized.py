@@ -14,7 +14,7 @@ from argosy_bench.figures import Figure, Figures, Target
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, StepPlan
-from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.runtime.torch.runner import TorchRunner, load
 
 __all__ = ["figures", "measure"]

@@ -24,8 +24,8 @@ from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan, flatten
-from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.model.native.library import Batch
+from argosy_engine.runtime.metrics import EngineMetrics
 
 __all__ = ["SEQUENCES", "host_us"]
 

@@ -184,14 +184,14 @@ class EngineConfig:
     """File for the reason of a failed start; None: /dev/termination-log in a container."""
 
     peers_file: Path | None = None
-    """Who may call this engine (`trust.peers`); None: anyone who reaches its ports."""
+    """Who may call this engine (`transfer.verifier`); None: anyone who reaches its ports."""
 
     token_file: Path | None = None
     """This pod's own token, which a decode engine shows to prefill engines; None: it shows none."""
 
     tls_dir: Path | None = None
-    """Folder with tls.crt, tls.key and ca.crt for ports 8000 and 8002 (`trust.certificates`); None:
-    they speak without TLS."""
+    """Folder with tls.crt, tls.key and ca.crt for ports 8000 and 8002 (`transfer.certificates`).
+    With None they speak without TLS."""
 
     log_format: str = "auto"
     log_level: str = "info"

@@ -10,7 +10,7 @@
     ├── ChatTemplateError     the messages of a chat do not fit the model's template
     ├── GrammarError          an answer cannot be held to the grammar that was asked for
     ├── ApiError              an OpenAI error answer (server.openai.errors)
-    ├── FileError             a mounted file cannot be used (trust.mounted_file)
+    ├── FileError             a mounted file cannot be used (transfer.mounted_file)
     ├── WireError             bytes on the KV connection break the protocol (transfer.wire)
     ├── RefusedError          the peer sent REFUSED (transfer.fetch)
     ├── NotReadyError         blocks were asked for that are not computed (transfer.sending)

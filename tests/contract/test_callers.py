@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from argosy_engine.server.admin import Admin
-from argosy_engine.trust.verifier import Verifier
+from argosy_engine.transfer.verifier import Verifier
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.ports.engines import HttpEngines

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from argosy_engine.metrics import table as engine_table
+from argosy_engine.runtime import series as engine_table
 from argosy_gateway.accounting import table as gateway_table
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.accounting.verdicts import Slo

@@ -9,8 +9,8 @@ from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.metrics.table import SERIES, _counter, _gauge, _latency, _lengths
+from argosy_engine.runtime.metrics import EngineMetrics
+from argosy_engine.runtime.series import SERIES, _counter, _gauge, _latency, _lengths
 from argosy_engine.runtime.sim.profiles import PROFILES
 from argosy_engine.runtime.sim.runner import SimRunner
 

@@ -6,10 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.capacity import MaxUtilization
-from argosy_engine.metrics.now import Readings
-from argosy_engine.metrics.observe import EngineMetrics, loading_page
-from argosy_engine.metrics.phases import StartPhases
-from argosy_engine.ports.runner import KvLayout
+from argosy_engine.core.runner import KvLayout
+from argosy_engine.runtime.machine import StartPhases
+from argosy_engine.runtime.metrics import EngineMetrics, Readings, loading_page
 from argosy_engine.server.admin import Admin
 from tests.engine.core.test_pull_places import done, failed, pull, ready
 from tests.engine.core.test_scheduler import ask, make, step

@@ -24,8 +24,8 @@ from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.metrics import EngineMetrics
 from argosy_engine.runtime.sim.profiles import SimProfile
 from argosy_engine.runtime.sim.runner import SimRunner
 from argosy_engine.runtime.worker import Worker

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_engine.core.handover.messages import LeaseKey
-from argosy_engine.ports.runner import KvLayout
+from argosy_engine.core.runner import KvLayout
 from argosy_engine.transfer import sending
 from argosy_engine.transfer.messages import Pull
 from argosy_engine.transfer.wire import RUN_HEAD_BYTES, Kind, RunHead, decode_run_head

@@ -18,8 +18,8 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover import patience
 from argosy_engine.core.handover.messages import PullAlive, PullDone, PullFailed, PullJob, PullReady
 from argosy_engine.core.handover.patience import transfer_s
+from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.ports.runner import KvLayout
 from argosy_engine.transfer import asking, fetch
 from argosy_engine.transfer.puller import Puller
 from argosy_engine.transfer.wire import Kind, encode_control, encode_tokens

@@ -41,11 +41,11 @@ from argosy_engine.core.handover.messages import (
 )
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import Emission, NewRequest
+from argosy_engine.core.runner import Runner
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.ports.runner import Runner
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.metrics import EngineMetrics
 from argosy_engine.runtime.sim.profiles import SimProfile
 from argosy_engine.runtime.sim.runner import SimRunner
 from argosy_engine.transfer.service import KvService

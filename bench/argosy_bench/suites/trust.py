@@ -179,7 +179,7 @@ async def _ttft_s(port: int) -> float:
 
 def _verification_us(peers: Path, token: Path) -> tuple[float, float]:
     """Of a token that is known, and of one that comes for the first time; medians."""
-    from argosy_engine.trust.verifier import Verifier
+    from argosy_engine.transfer.verifier import Verifier
 
     shown = token.read_bytes()
 

@@ -30,10 +30,9 @@ from argosy_engine.core.handover.messages import (
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.live import change, show
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, client_id
+from argosy_engine.core.runner import Launcher, Runner
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepPlan
-from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.ports.runner import Launcher, Runner
 from argosy_engine.runtime.ahead.steps import Ahead, OneByOne, Steps
 from argosy_engine.runtime.inbox import (
     Abort,
@@ -46,6 +45,7 @@ from argosy_engine.runtime.inbox import (
     Wake,
     log_subject,
 )
+from argosy_engine.runtime.metrics import EngineMetrics
 from argosy_engine.runtime.remote import RemotePrefills, refuse, remote_id
 from argosy_engine.runtime.reports import Reports, log_end, log_end_of_thread
 from argosy_engine.runtime.shared_leases import SharedLeases

@@ -1,13 +1,19 @@
-"""Cores and memory that this process may use, by CPU affinity and control groups."""
+"""What the machine gives this process: cores and memory, and how long its start took."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 __all__ = [
+    "Phase",
+    "StartPhases",
     "allowed_threads",
     "available_bytes",
     "cpu_flags",
     "is_limited",
+    "process_age_s",
     "set_spinning",
     "shares_cores",
 ]
@@ -108,3 +114,28 @@ def _meminfo_available() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+Phase = Literal["process", "model", "warm_up", "ports"]
+"""process: the interpreter, its imports and the command line. model: weights, tokenizer and KV
+pool. warm_up: the first step. ports: the engine's thread and its ports."""
+
+
+def process_age_s() -> float:
+    """Seconds since the kernel started this process, interpreter and imports included."""
+    with open("/proc/self/stat", encoding="ascii") as stat:
+        ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+
+
+class StartPhases:
+    """Each phase begins where the one before it ended, the first with the process."""
+
+    def __init__(self, age_s: Callable[[], float] = process_age_s) -> None:
+        self._age_s = age_s
+        self.total_s = 0.0
+        self.seconds: dict[Phase, float] = {}
+
+    def end(self, phase: Phase) -> None:
+        before, self.total_s = self.total_s, self._age_s()
+        self.seconds[phase] = self.total_s - before

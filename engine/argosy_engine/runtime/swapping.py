@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
+from argosy_engine.core.runner import Runner
 from argosy_engine.core.step import SchedulerOutput
-from argosy_engine.ports.runner import Runner
 
 __all__ = ["move_kv"]
 

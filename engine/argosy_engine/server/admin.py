@@ -15,11 +15,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from argosy_engine.core.live import show
-from argosy_engine.metrics.observe import EngineMetrics, loading_page
-from argosy_engine.ports.callers import Port, Reason, Verifier
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.metrics import EngineMetrics, loading_page
 from argosy_engine.server.drain import DEFAULT_LEASE_S, LONGEST_LEASE_S, Drain
 from argosy_engine.server.proof import ProvenApp
+from argosy_engine.transfer.callers import Port, Reason, Verifier
 
 __all__ = ["Admin"]
 

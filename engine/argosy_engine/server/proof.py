@@ -1,9 +1,9 @@
 """Stands before the ports 8000 and 8001: who calls, and which pod does the caller mean?
 
-Two headers decide. `authorization` has the caller's token (`trust.verifier`); without a valid one
-the answer is 401. `x-argosy-pod-uid` names the pod that the caller means: an address may belong to
-another pod by now, which answers 421. An engine that was started without `--peers-file` asks nobody
-for a token.
+Two headers decide. `authorization` has the caller's token (`transfer.verifier`); without a valid
+one the answer is 401. `x-argosy-pod-uid` names the pod that the caller means: an address may belong
+to another pod by now, which answers 421. An engine that was started without `--peers-file` asks
+nobody for a token.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from argosy_engine.ports.callers import Port, Verifier
 from argosy_engine.server.openai.errors import ApiError
+from argosy_engine.transfer.callers import Port, Verifier
 
 __all__ = ["ProvenApp"]
 

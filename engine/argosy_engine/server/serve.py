@@ -28,24 +28,22 @@ from argosy_engine.core.capacity import POLICIES
 from argosy_engine.core.handover.messages import TransferService
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.preemption import Preemption
+from argosy_engine.core.runner import Launcher, Runner
 from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.errors import EngineError, LoadError
-from argosy_engine.metrics.now import Readings
-from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.metrics.phases import StartPhases
-from argosy_engine.ports.callers import Certificates, Verifier
-from argosy_engine.ports.runner import Launcher, Runner
-from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import begin
 from argosy_engine.runtime.loop import Delivery, EngineLoop
-from argosy_engine.runtime.machine import set_spinning
+from argosy_engine.runtime.machine import StartPhases, set_spinning
+from argosy_engine.runtime.metrics import EngineMetrics, Readings
 from argosy_engine.runtime.worker import Worker
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import Drain
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
 from argosy_engine.text.grammar_process import GrammarProcess
-from argosy_engine.trust.mounted_file import TokenFile
+from argosy_engine.transfer.callers import Certificates, Verifier
+from argosy_engine.transfer.mounted_file import TokenFile
 
 __all__ = ["KEEP_ALIVE_S", "serve"]
 
@@ -177,7 +175,7 @@ def _verifier(config: EngineConfig, admin: Admin) -> Verifier | None:
     """None without `--peers-file`; then PyJWT is not imported either."""
     if config.peers_file is None:
         return None
-    module = importlib.import_module("argosy_engine.trust.verifier")
+    module = importlib.import_module("argosy_engine.transfer.verifier")
     try:
         verifier: Verifier = module.Verifier(config.peers_file, on_refused=admin.count_refused)
     except EngineError as error:
@@ -189,7 +187,7 @@ def _certificates(config: EngineConfig) -> Certificates | None:
     """None without `--tls-dir`; then cryptography is not imported either."""
     if config.tls_dir is None:
         return None
-    module = importlib.import_module("argosy_engine.trust.certificates")
+    module = importlib.import_module("argosy_engine.transfer.certificates")
     try:
         certificates: Certificates = module.Certificates(config.tls_dir)
     except EngineError as error:

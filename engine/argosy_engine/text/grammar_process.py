@@ -14,8 +14,8 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from typing import BinaryIO
 
+from argosy_engine.core.tokenizer import Grammars
 from argosy_engine.errors import GrammarError
-from argosy_engine.ports.grammars import Grammars
 from argosy_engine.text.grammars import TokenGrammars
 
 __all__ = ["GrammarProcess"]

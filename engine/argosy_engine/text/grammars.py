@@ -103,7 +103,7 @@ class _Output:
 
 
 class TokenGrammars:
-    """Implements `ports.grammars.Grammars`."""
+    """Implements `core.tokenizer.Grammars`."""
 
     def __init__(self, make: "Callable[[], LLTokenizer]") -> None:
         """`make` is called at the first use: it takes a second. It can be pickled, so that another

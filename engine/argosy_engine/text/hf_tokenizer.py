@@ -30,7 +30,7 @@ _MORE_TEMPLATES = "additional_chat_templates"
 
 
 class HfTokenizer:
-    """Implements `ports.tokenizer.Tokenizer`. The Rust object inside may be shared by threads."""
+    """Implements `core.tokenizer.Tokenizer`. The Rust object inside may be shared by threads."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "tokenizer.json"

@@ -24,8 +24,8 @@ from argosy_engine.core.handover.messages import (
     PullReady,
 )
 from argosy_engine.core.handover.patience import Pace, transfer_s
+from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError
-from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.fetch import CONNECT_S, Fetch, RefusedError, Target
 from argosy_engine.transfer.messages import Admitted, Message, Ready, Refused, Wait
 from argosy_engine.transfer.nixl.routes import Routes

@@ -16,8 +16,8 @@ from types import MappingProxyType
 
 from argosy.descriptors import are_out
 from argosy_engine.core.handover.patience import transfer_s
+from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError
-from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.messages import Done, Message, Refused, Written, decode_message
 from argosy_engine.transfer.nixl.link import Link, LinkError, Slot
 from argosy_engine.transfer.nixl.routes import Routes

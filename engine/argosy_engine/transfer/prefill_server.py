@@ -23,8 +23,8 @@ from argosy_engine.core.handover.messages import (
     RemotePrefill,
 )
 from argosy_engine.core.request import client_id
+from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError, LeaseGoneError, LeaseTakenError
-from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.messages import (
     Message,
     Open,

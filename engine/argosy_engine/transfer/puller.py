@@ -23,7 +23,7 @@ from argosy_engine.core.handover.messages import (
 from argosy_engine.core.handover.on_failure import CLIENT_ERRORS
 from argosy_engine.core.handover.suspects import Suspects
 from argosy_engine.core.request import client_id
-from argosy_engine.ports.runner import Runner
+from argosy_engine.core.runner import Runner
 from argosy_engine.transfer.asking import Asking, ClientTls, Clock, Credential, PullError, Shared
 from argosy_engine.transfer.nixl.link import Link
 from argosy_engine.transfer.nixl.routes import Routes

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from argosy_engine.core.handover.messages import PrefillPort
 from argosy_engine.core.handover.patience import transfer_s
+from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError, LeaseGoneError
-from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.messages import Pull, Push
 from argosy_engine.transfer.nixl.link import Link, LinkError
 from argosy_engine.transfer.stream import in_thread, read_message, send_control

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from argosy.descriptors import Listener, share
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullJob
+from argosy_engine.core.runner import Runner
 from argosy_engine.errors import LoadError
-from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.asking import ClientTls, Credential
 from argosy_engine.transfer.nixl.link import Link, has_adapter, installed
 from argosy_engine.transfer.prefill_server import Authorize, PrefillServer

@@ -18,8 +18,8 @@ from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput
-from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.metrics import EngineMetrics
 from tests.kv.nodes import Client
 
 BLOCK, VOCAB, EOS, LONGEST = 4, 24, 2, 64

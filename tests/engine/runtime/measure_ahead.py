@@ -18,8 +18,8 @@ from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput, flatten
-from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.metrics import EngineMetrics
 from tests.kv.nodes import Client
 
 SEQUENCES, TOKENS, STEP_S, BLOCK, VOCAB = 256, 200, 0.010, 32, 1000

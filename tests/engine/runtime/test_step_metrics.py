@@ -9,12 +9,10 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.costs.step_time import Terms
+from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.step import StepOutput
-from argosy_engine.metrics.histogram import StepHistogram
-from argosy_engine.metrics.now import Readings
-from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.metrics.table import Series
-from argosy_engine.ports.runner import KvLayout
+from argosy_engine.runtime.metrics import EngineMetrics, Readings, StepHistogram
+from argosy_engine.runtime.series import Series
 from tests.engine.core.test_scheduler import ask, make, step
 from tests.engine.runtime.test_loop import VirtualEngine
 from tests.kv.nodes import until

@@ -19,8 +19,8 @@ from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput
-from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.metrics import EngineMetrics
 from argosy_engine.runtime.sim.runner import SimRunner
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.text.byte_tokenizer import ByteTokenizer

@@ -8,8 +8,8 @@ import threading
 import pytest
 from cryptography import x509
 
-from argosy_engine.trust.certificates import Certificates
-from argosy_engine.trust.mounted_file import FileError
+from argosy_engine.transfer.certificates import Certificates
+from argosy_engine.transfer.mounted_file import FileError
 from tests.engine.trust.certificates import Secret, authority, pair, root, stranger
 
 ONE, TWO = authority(), authority()

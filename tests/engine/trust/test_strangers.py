@@ -12,7 +12,7 @@ from argosy_engine.server.identity import NamedApp, plain_send
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import EngineRole
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
-from argosy_engine.trust.verifier import Verifier
+from argosy_engine.transfer.verifier import Verifier
 from tests.engine.trust.tokens import ENGINE, GATEWAY, OPERATOR, Signer, peers, write
 from tests.kv.nodes import BLOCK, Node, node
 

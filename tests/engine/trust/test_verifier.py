@@ -11,9 +11,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_engine.trust.mounted_file import FileError, TokenFile
-from argosy_engine.trust.peers import parse_peers
-from argosy_engine.trust.verifier import LEEWAY_S, Verifier
+from argosy_engine.transfer.mounted_file import FileError, TokenFile
+from argosy_engine.transfer.verifier import LEEWAY_S, Verifier, parse_peers
 from tests.engine.trust.tokens import (
     AUDIENCE,
     CALLERS,
@@ -283,7 +282,7 @@ def test_a_key_of_an_algorithm_that_no_api_server_signs_with_proves_nothing(tmp_
 
 
 def test_more_tokens_than_a_large_fleet_has_are_verified_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("argosy_engine.trust.verifier._MOST_KNOWN", 2)
+    monkeypatch.setattr("argosy_engine.transfer.verifier._MOST_KNOWN", 2)
     verified = []
     decode = jwt.decode
     monkeypatch.setattr(jwt, "decode", lambda *a, **k: verified.append(1) or decode(*a, **k))

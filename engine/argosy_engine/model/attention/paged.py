@@ -17,9 +17,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
+from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.rotate import rotate_
-from argosy_engine.ports.runner import NULL_BLOCK
 
 __all__ = ["PagedBatch", "PagedPool", "PoolShape"]
 

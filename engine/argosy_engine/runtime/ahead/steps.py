@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_engine.core.ahead.following import Following, follow
+from argosy_engine.core.runner import Launched, Launcher
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput, StepPlan
-from argosy_engine.ports.runner import Launched, Launcher
 
 __all__ = ["Ahead", "OneByOne", "Steps"]
 

@@ -12,11 +12,11 @@ from typing import Any
 from zlib import crc32
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.runner import KvLayout, Launched, Launcher
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.step import Copies, StepOutput, StepPlan
+from argosy_engine.core.tokenizer import Grammars
 from argosy_engine.errors import LoadError
-from argosy_engine.ports.grammars import Grammars
-from argosy_engine.ports.runner import KvLayout, Launched, Launcher
 from argosy_engine.runtime.sim.profiles import PROFILES, SimProfile
 from argosy_engine.text.messages import Reads, prepare
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from argosy_engine.core.step import FlatBatch
+from argosy_engine.core.tokenizer import Grammars
 from argosy_engine.errors import GrammarError
-from argosy_engine.ports.grammars import Grammars
 
 __all__ = ["Masks"]
 

@@ -1,7 +1,7 @@
 """The runner that computes: safetensors on CPU or CUDA, paged attention, sampling.
 
 The engine's start loads it from an `EngineConfig`, and the engine thread calls it. The KV thread
-reads and writes blocks of its pool that no step touches (see `ports.runner`).
+reads and writes blocks of its pool that no step touches (see `core.runner`).
 """
 
 import time
@@ -13,8 +13,10 @@ import numpy as np
 import torch
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.runner import NULL_BLOCK, KvLayout, Launcher
 from argosy_engine.core.sampling import Likely, SamplingParams
 from argosy_engine.core.step import Chunk, Copies, FlatBatch, StepOutput, StepPlan, flatten
+from argosy_engine.core.tokenizer import Grammars, Tokenizer
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.host import HostKv
 from argosy_engine.model.attention.paged import PagedPool
@@ -22,9 +24,6 @@ from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.share import Share
 from argosy_engine.model.spec import DecoderSpec, trunk_knows
 from argosy_engine.model.trunk import Trunk
-from argosy_engine.ports.grammars import Grammars
-from argosy_engine.ports.runner import NULL_BLOCK, KvLayout, Launcher
-from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
 from argosy_engine.runtime.torch.ahead.launcher import TorchLauncher

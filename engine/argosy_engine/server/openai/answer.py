@@ -12,8 +12,8 @@ from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission
 from argosy_engine.core.sampling import Likely
+from argosy_engine.core.tokenizer import Detokenizer
 from argosy_engine.errors import ClientGoneError
-from argosy_engine.ports.tokenizer import Detokenizer
 from argosy_engine.server.openai.errors import ApiError, refused
 from argosy_engine.text.stops import StopScanner
 

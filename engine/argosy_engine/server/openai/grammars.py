@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from starlette.types import Receive
 
+from argosy_engine.core.tokenizer import Grammars
 from argosy_engine.errors import GrammarError
-from argosy_engine.ports.grammars import Grammars
 from argosy_engine.server.openai.asked.structure import Structure
 from argosy_engine.server.openai.errors import overloaded
 from argosy_engine.server.openai.parameters import bad

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.errors import ChatTemplateError
-from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import flag, texts
 from argosy_engine.server.openai.asked.form import Form, form_of
 from argosy_engine.server.openai.asked.prompts import (

@@ -26,9 +26,8 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.limits import refuse_shape
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingDefaults
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.errors import ClientGoneError
-from argosy_engine.ports.callers import Verifier
-from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server import gateway_headers
 from argosy_engine.server.candidates import candidates
@@ -51,6 +50,7 @@ from argosy_engine.server.proof import ProvenApp
 from argosy_engine.server.role import EngineRole
 from argosy_engine.text.grammar_process import GrammarProcess
 from argosy_engine.text.stops import StopScanner
+from argosy_engine.transfer.callers import Verifier
 
 __all__ = ["OpenAiApi"]
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from argosy_engine.core.runner import Launched
 from argosy_engine.core.step import StepOutput, StepPlan, flatten
 from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.trunk import Trunk
-from argosy_engine.ports.runner import Launched
 from argosy_engine.runtime.torch.sampler import NO_NUMBER, sample_there, to_device
 
 __all__ = ["TorchLauncher"]

@@ -10,12 +10,12 @@ from typing import Protocol
 import torch
 
 from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
+from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, StepPlan
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.paged import PoolShape
 from argosy_engine.model.spec import DecoderSpec
-from argosy_engine.ports.runner import NULL_BLOCK
 from argosy_engine.runtime.machine import available_bytes, is_limited
 
 __all__ = ["CudaGauge", "Gauge", "free_bytes", "largest_step", "pool_shape", "scratch_shape"]

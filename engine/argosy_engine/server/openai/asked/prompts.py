@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import flag, integer, limit_name, whole, wholes
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import bad

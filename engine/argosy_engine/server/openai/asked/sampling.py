@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
-from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import (
     MOST_IDS,
     flag,

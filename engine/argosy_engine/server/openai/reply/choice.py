@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator
 
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import Likely
-from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.server.openai.answer import Piece, TextFlow, TokenSink
 from argosy_engine.server.openai.asked.prompts import Prompt
 from argosy_engine.server.openai.fragments import Fragments

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from argosy_engine.core.sampling import Likely
-from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.prompts import Prompt
 from argosy_engine.server.openai.parse import Parsed
 from argosy_engine.server.openai.reply.told import (

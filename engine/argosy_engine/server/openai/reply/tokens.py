@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import flag, wholes
 from argosy_engine.server.openai.asked.prompts import refuse_vast
 from argosy_engine.server.openai.asked.tools import Tools, shown_tools

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from argosy_engine.core.sampling import Likely
-from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.core.tokenizer import Tokenizer
 
 __all__ = ["chat_logprobs", "completion_logprobs", "prompt_logprobs"]
 

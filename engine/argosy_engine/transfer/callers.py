@@ -1,6 +1,6 @@
-"""What the engine's ports ask about a caller; `trust.verifier` answers.
+"""What the engine's ports ask about a caller; `transfer.verifier` answers.
 
-`trust.certificates` has the TLS of these ports.
+`transfer.certificates` has the TLS of these ports.
 """
 
 import ssl

@@ -1,6 +1,6 @@
 """Every series that the engine exposes, as rows: name, type, help, labels, bucket edges.
 
-`observe.py` creates the series from these rows and fills them. `docs/metrics.md` is generated from
+`metrics.py` creates the series from these rows and fills them. `docs/metrics.md` is generated from
 the rows, and a contract test compares them with a running engine. Names under `vllm:` are vLLM's,
 so that its dashboards and routers work here; those under `argosy_` are ours (designs/0001-seams.md,
 section 5).
@@ -13,8 +13,8 @@ from typing import Literal, get_args
 from argosy_engine.core.handover.messages import PullCause
 from argosy_engine.core.request import FinishReason
 from argosy_engine.core.step import BlockedBy, StepKind
-from argosy_engine.metrics.phases import Phase
-from argosy_engine.ports.callers import Port, Reason
+from argosy_engine.runtime.machine import Phase
+from argosy_engine.transfer.callers import Port, Reason
 
 __all__ = ["ABSENT", "ENGINE_STATE", "SERIES", "STAGES", "STATES", "Series"]
 

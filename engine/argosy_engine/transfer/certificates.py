@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cryptography import x509
 
-from argosy_engine.trust.mounted_file import FileError, Stamp, stamp
+from argosy_engine.transfer.mounted_file import FileError, Stamp, stamp
 
 __all__ = ["Certificates"]
 

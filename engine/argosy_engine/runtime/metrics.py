@@ -1,39 +1,126 @@
-"""Creates the series of `table.py` and fills them; `GET /metrics` renders them.
+"""Creates the series of `series.py` and fills them; `GET /metrics` renders them.
 
 Counters and histograms are written by the engine thread. Gauges read the scheduler, the pool and
-the leases at each scrape, so they cannot be stale.
+the leases at each scrape, on another thread than the engine's: they cannot be stale, and each
+function that reads a list copies it first.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import product
+import collections
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, product
+from math import inf
+from threading import Lock
 from typing import Any
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.capacity import hold_of, peak_blocks
 from argosy_engine.core.costs.step_time import StepTime, Terms
 from argosy_engine.core.handover.messages import PullDone, PullFailed
+from argosy_engine.core.handover.pulls import may_pull
 from argosy_engine.core.request import Emission, FinishReason, Sequence
+from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import BlockedBy, SchedulerOutput, StepOutput, StepPlan
-from argosy_engine.metrics.histogram import StepHistogram
-from argosy_engine.metrics.now import (
-    Readings,
-    kv_tokens_held,
-    lease_blocks,
-    outstanding_prompt_tokens,
-    peak_ratio,
-    pulls_to_start,
-    queue_oldest_s,
-)
-from argosy_engine.metrics.phases import StartPhases
-from argosy_engine.metrics.table import ENGINE_STATE, SERIES, STATES, Series
-from argosy_engine.ports.callers import Port, Reason
-from argosy_engine.ports.runner import KvLayout
+from argosy_engine.runtime.machine import StartPhases
+from argosy_engine.runtime.series import ENGINE_STATE, SERIES, STATES, Series
+from argosy_engine.transfer.callers import Port, Reason
 
-__all__ = ["EngineMetrics", "loading_page"]
+__all__ = [
+    "EngineMetrics",
+    "Readings",
+    "StepHistogram",
+    "kv_tokens_held",
+    "lease_blocks",
+    "loading_page",
+    "outstanding_prompt_tokens",
+    "peak_ratio",
+    "pulls_to_start",
+    "queue_oldest_s",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readings:
+    """What the engine loop knows and the scheduler does not."""
+
+    leases: Callable[[], int]
+    leases_expired: Callable[[], int]
+    draining: Callable[[], bool]
+
+    clock: Callable[[], float] = time.monotonic
+    """That of the requests' arrivals."""
+
+
+def outstanding_prompt_tokens(scheduler: Scheduler) -> int:
+    """Without what the prefix cache is known to hold."""
+    here = [*scheduler.waiting, *scheduler.arrived, *scheduler.running]
+    return sum(sequence.remaining for sequence in here if not sequence.decoding)
+
+
+def queue_oldest_s(scheduler: Scheduler, now: float) -> float:
+    """Since the arrival of the request that waits longest in the queue; 0 if none waits."""
+    return max((now - one.request.arrival_s for one in list(scheduler.waiting)), default=0.0)
+
+
+def kv_tokens_held(scheduler: Scheduler) -> int:
+    """Tokens whose KV is held for requests; those of a shared prefix count for each of them."""
+    here = [*scheduler.running, *scheduler.arrived, *scheduler.leased.values()]
+    return sum(sequence.num_computed for sequence in here)
+
+
+def lease_blocks(scheduler: Scheduler) -> int:
+    return sum(len(sequence.blocks) for sequence in list(scheduler.leased.values()))
+
+
+def peak_ratio(scheduler: Scheduler) -> float:
+    """The most blocks that the admitted requests can hold at one time, of those in the pool."""
+    size, longest = scheduler.pool.block_size, scheduler.max_model_len
+    here = [*scheduler.running, *scheduler.pulls.sequences(), *scheduler.arrived]
+    holds = [hold_of(one, len(one.blocks), size, longest) for one in here]
+    return peak_blocks(holds, size) / scheduler.pool.total
+
+
+def pulls_to_start(scheduler: Scheduler) -> int:
+    """Requests in the queue whose prompt a peer may compute."""
+    return sum(may_pull(sequence) for sequence in list(scheduler.waiting))
+
+
+class StepHistogram:
+    """One series, a collector for `CollectorRegistry.register`. Any thread may scrape it."""
+
+    def __init__(self, row: Series, edges: list[float], labels: dict[str, str]) -> None:
+        self._row, self._labels = row, labels
+        self._edges = [*edges, inf]
+        self._counts = [0] * len(self._edges)
+        """Values in each bucket, without those of the buckets before it."""
+        self._sum = 0.0
+        self._lock = Lock()
+
+    def observe(self, values: Collection[float]) -> None:
+        """All at once."""
+        counted = collections.Counter(values)
+        with self._lock:
+            for value, count in counted.items():
+                self._counts[bisect_left(self._edges, value)] += count
+                self._sum += value * count
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        with self._lock:
+            totals, total = list(accumulate(self._counts)), self._sum
+        edges = [floatToGoString(edge) for edge in self._edges]  # type: ignore[no-untyped-call]
+        family = HistogramMetricFamily(self._row.name, self._row.help, labels=[*self._labels])
+        buckets = list(zip(edges, totals, strict=True))
+        family.add_metric([*self._labels.values()], buckets=buckets, sum_value=total)
+        yield family
+
 
 _LEASES_EXPIRED = "argosy_kv_leases_expired_total"
 """The only counter that is kept elsewhere: the lease table counts it, and a scrape reads it."""

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.step import Copies, StepOutput, StepPlan
-from argosy_engine.ports.grammars import Grammars
+from argosy_engine.core.tokenizer import Grammars
 
 __all__ = ["NULL_BLOCK", "KvLayout", "Launched", "Launcher", "Runner"]
 
