@@ -104,7 +104,7 @@ class Config:
     settings_name: str = ""
     """The ConfigMap of the namespace that has the settings; "": the command line has them all."""
     strategy: str = "leastLoad"
-    """A key of `routing.strategies.registry.STRATEGIES`."""
+    """A key of `routing.strategies.STRATEGIES`."""
     slo: Slo | None = None
     """None: no verdicts are counted, and no request is shed by its predicted TTFT."""
     slo_classes: tuple[SloClass, ...] = ()
@@ -118,7 +118,7 @@ class Config:
     then 503. None: the fleet never goes to zero, and `queue_timeout_s` counts."""
     queue: str = "none"
     """One of QUEUES. none: every request is dispatched at once. deadline: a request that would miss
-    its TTFT limit on every pod waits (`queue.dispatch`); it needs an SLO."""
+    its TTFT limit on every pod waits (`routing.dispatch`); it needs an SLO."""
     hold_first_token: bool = False
     """A decode engine may hold the first token of an answer until its sequence joins a batch, as
     long as the TTFT limit allows; it needs an SLO."""
@@ -146,7 +146,7 @@ class Config:
     endpoints_file: Path | None = None
     """A JSON file of endpoints, read instead of the API server; see `pods.watch.follow_file`."""
     pod_name: str = ""
-    """POD_NAME; "" outside a cluster. It says which pods are this gateway's (`queue.shares`)."""
+    """POD_NAME; "" outside a cluster. `GatewayShares` finds this gateway's pods by it."""
     token_file: Path | None = None
     """This gateway's token for engines (`pods.proof`); None shows none."""
     tls_dir: Path | None = None

@@ -18,7 +18,7 @@ from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import DRAIN_MODES, QUEUES, Config, SettingsRead
 from argosy_gateway.errors import SettingsError
 from argosy_gateway.relay.fleet import Fleet
-from argosy_gateway.routing.strategies.registry import STRATEGIES
+from argosy_gateway.routing.strategies import STRATEGIES
 
 __all__ = ["KEY", "Settings", "add_settings", "not_negative", "settings_of", "wrong_settings"]
 

@@ -12,8 +12,8 @@ from argosy_engine.core.costs.step_time import Terms, prompt_tokens
 from argosy_engine.core.limits import Limits
 from argosy_gateway import cli as gateway_cli
 from argosy_gateway.pods import endpoints
-from argosy_gateway.queue import dispatch
-from argosy_gateway.routing.strategies.registry import STRATEGIES
+from argosy_gateway.routing import dispatch
+from argosy_gateway.routing.strategies import STRATEGIES
 from argosy_operator.api.v1alpha1.routing import Routing
 from argosy_operator.core.fleet import names
 from argosy_operator.core.reconcile.targets import spec

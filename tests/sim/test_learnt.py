@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.queue import margin, pace, places
+from argosy_gateway.routing import estimates
 from argosy_operator.core.scaling.size.spread import EDGES
 from argosy_operator.sim.world.ended import Ended
 from argosy_operator.sim.world.learnt import Margin, Pace, Places
@@ -18,7 +18,7 @@ PROMPTS = st.lists(
 @given(PROMPTS)
 def test_a_pods_pace_is_the_products(prompts: list[tuple[int, int, float]]) -> None:
     """After each first token: `own` tokens, so many ahead of them, and the time they took."""
-    ours, product = Pace(), pace.Pace()
+    ours, product = Pace(), estimates.PodPace()
     for own, others, seconds in prompts:
         ours.observe(own + others, own, seconds)
         product.observe("pod", ahead=own + others, own=own, seconds=seconds)
@@ -57,7 +57,7 @@ MISSES = st.lists(
 def test_the_share_of_the_limit_is_the_products(
     misses: list[tuple[float, float, float, float]],
 ) -> None:
-    ours, product, now = Margin(), margin.Margin(), 100.0
+    ours, product, now = Margin(), estimates.Margin(), 100.0
     for predicted_s, ttft_s, later_s, ago_s in misses:
         now += later_s
         assert ours.share(now) == pytest.approx(product.share(now))
@@ -88,7 +88,7 @@ REPORTS = st.lists(
 
 @given(REPORTS)
 def test_the_places_of_a_pod_are_the_products(reports: list[tuple[int, float, float]]) -> None:
-    ours, product, now = Places(0.05), places.Places(0.05), 0.0
+    ours, product, now = Places(0.05), estimates.Places(0.05), 0.0
     for sequences, tpot_s, later_s in reports:
         now += later_s
         ours.observe("pod", sequences=sequences, tpot_s=tpot_s, now=now)

@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.queue.dispatch import Dispatch
-from argosy_gateway.queue.line import Waiting
-from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.dispatch import Dispatch
+from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import Load
-from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_gateway.routing.roster import Group, Route
+from argosy_gateway.routing.strategies import RoutingRequest
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.sim import figures

@@ -1,6 +1,6 @@
 """What this gateway's own requests have shown about each pod. Pure: the clock is passed in.
 
-`relay.attempt` reports what happened; `routing.groups` asks for ranks. The kubelet's readiness is
+`relay.attempt` reports what happened; `routing.roster` asks for ranks. The kubelet's readiness is
 known besides, in `endpoints`. A pod without a record is healthy; the others are
 
 - *suspended* after two failures in a row (5xx, a broken connection, silence). The time doubles with

@@ -7,7 +7,7 @@ from argosy_gateway.accounting.classes import SloClass
 from argosy_gateway.pods.endpoints import Endpoint, Role
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange, authority
 from argosy_gateway.wire.names import renamed
 from argosy_gateway.wire.openai import CompletionRequest

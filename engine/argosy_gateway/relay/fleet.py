@@ -16,17 +16,16 @@ from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.probes import Probes
 from argosy_gateway.pods.proof import Proof
-from argosy_gateway.queue.queue import Queue
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.moves import Moves
 from argosy_gateway.relay.resume import KeptIds
 from argosy_gateway.relay.retries import RetryBudget
-from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
-from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.estimates import FleetPace, TokensPerChar
 from argosy_gateway.routing.load import InFlight
-from argosy_gateway.routing.roster import Roster
-from argosy_gateway.routing.strategies.registry import STRATEGIES
-from argosy_gateway.routing.strategies.strategy import (
+from argosy_gateway.routing.queue import Queue
+from argosy_gateway.routing.roster import Group, Roster, Route
+from argosy_gateway.routing.strategies import (
+    STRATEGIES,
     FleetView,
     LearningStrategy,
     RoutingRequest,
@@ -85,7 +84,7 @@ class Fleet:
         self._roster = Roster(self.directory)
         self.in_flight = InFlight()
         self.view = FleetView(self.in_flight.loads, self.directory.pairs.avoids)
-        self.pace = PrefillPace()
+        self.pace = FleetPace()
         self.tokens_per_char = TokensPerChar()
         self.strategy: Strategy
         self._learner: LearningStrategy | None

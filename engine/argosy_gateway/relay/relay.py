@@ -16,13 +16,13 @@ from argosy_gateway.accounting.table import ResumeReason, RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
 from argosy_gateway.errors import RequestError, ShortageError, out_of_descriptors, overloaded
 from argosy_gateway.pods.endpoints import Role
-from argosy_gateway.queue.line import Waiting
 from argosy_gateway.relay.answer import Answer, ClientBody, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
-from argosy_gateway.routing.groups import Route
-from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_gateway.routing.line import Waiting
+from argosy_gateway.routing.roster import Route
+from argosy_gateway.routing.strategies import RoutingRequest
 from argosy_gateway.wire.openai import CompletionRequest
 
 __all__ = ["Relay"]

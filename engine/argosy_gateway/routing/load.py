@@ -7,7 +7,7 @@ and admission read the loads. Other replicas of the gateway have loads of their 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 
 __all__ = ["IDLE", "InFlight", "Load", "Reservation"]
 

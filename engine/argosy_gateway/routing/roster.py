@@ -1,8 +1,14 @@
-"""The groups that the next request may be sent to, kept up to date pod by pod.
+"""The groups of pods that the next request may be sent to, kept up to date pod by pod.
 
-`relay.fleet` asks for groups once per attempt. The directory collects which pods changed, in state
-or in health; the roster moves only those. A pick among a thousand pods so costs what one among ten
-does, and a change costs a search in a sorted list. Pure: the time comes from the directory's clock.
+A group is either all colocated pods, or the prefill and decode pods of one revision. A pair never
+mixes revisions, because their KV layouts may differ. A decode pod can compute a prompt itself, but
+its running sequences then wait. So decode pods without prefill pods are a group only where there is
+no other. Prefill pods alone never are.
+
+`relay` asks for groups once per attempt, and a strategy chooses a route through one of them. The
+directory collects which pods changed, in state or in health; the roster moves only those. So a pick
+among a thousand pods costs what one among ten does, and a change costs a search in a sorted list.
+Pure: the time comes from the directory's clock.
 """
 
 import heapq
@@ -13,9 +19,50 @@ from typing import TypeVar
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.health import HEALTHY, SUSPENDED
-from argosy_gateway.routing.groups import Group
 
-__all__ = ["Roster", "most_suspended"]
+__all__ = ["Group", "Roster", "Route", "most_suspended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Pods that can serve one request together."""
+
+    heads: tuple[Endpoint, ...]
+    """The pods that the gateway calls: decode or colocated."""
+    prefills: tuple[Endpoint, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of pods: the weight of the group against the others."""
+        return len(self.heads) + len(self.prefills)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The pods chosen for one request."""
+
+    head: Endpoint
+    """The pod that the gateway calls."""
+    prefills: tuple[Endpoint, ...] = ()
+    """Prefill pods that the head may ask for the prompt's KV cache, best first."""
+    cached_tokens: int = 0
+    """Prompt tokens that the strategy expects in the cache of `prefiller`."""
+    cache_age: int = 0
+    """Prompt tokens that `prefiller` has computed since it last used the end of that prefix."""
+    head_cached_tokens: int = 0
+    """The same in the cache of the head of a pair."""
+    head_cache_age: int = 0
+
+    @property
+    def prefiller(self) -> Endpoint:
+        """The pod that is expected to compute the prompt."""
+        return self.prefills[0] if self.prefills else self.head
+
+    @property
+    def mode(self) -> str:
+        """Value of the label `role_mode`: the head decides it, also without a ready prefill pod."""
+        return "colocated" if self.head.role is Role.COLOCATED else "disaggregated"
+
 
 _Key = TypeVar("_Key")
 _Heads = dict[str | None, list[Endpoint]]

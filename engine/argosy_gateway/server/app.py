@@ -18,8 +18,8 @@ from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.bodies import Body
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.relay import Relay
-from argosy_gateway.routing.admission import predicted_ttft_s
-from argosy_gateway.routing.strategies.registry import AFFINE
+from argosy_gateway.routing.estimates import predict_ttft_s
+from argosy_gateway.routing.strategies import AFFINE
 from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
 from argosy_gateway.server.cors import cors_headers, is_preflight, with_headers
@@ -216,7 +216,7 @@ def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
             return min(max(retry_after_s, 1.0), 60.0)
     if slo is None or config.shed_ttft_factor <= 0:
         return None
-    predicted_s = predicted_ttft_s(
+    predicted_s = predict_ttft_s(
         fleet.groups(), fleet.in_flight.loads, tokens=tokens, pace=fleet.pace
     )
     limit_s = slo.ttft_s * config.shed_ttft_factor

@@ -80,7 +80,7 @@ class CompletionRequest(NamedTuple):
     request_id: str = ""
     """From the header `x-request-id`; filled in by `server`."""
     prompt_tokens: int = 0
-    """Estimated from `prompt_chars` by `routing.admission`; filled in by `server`."""
+    """Estimated from `prompt_chars` by `routing.estimates`; filled in by `server`."""
     slo_class: str = "default"
     """From the header `x-argosy-class`; filled in by `server`."""
     flow: str = ""

@@ -12,7 +12,7 @@ from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
 from argosy_gateway.relay.resume import Resume
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.direct import direct
 from tests.gateway.engines import Call, Engine, answer, fail, front

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 from tests.gateway.direct import Gateway, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, close_early, drain, fail
 

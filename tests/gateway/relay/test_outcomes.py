@@ -14,7 +14,7 @@ import pytest
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Limits
 from argosy_gateway.pods.endpoints import Role
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 from tests.gateway.direct import Client, Gateway, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, close_early, fail
 

@@ -8,7 +8,7 @@ import pytest
 from argosy_gateway.errors import CredentialsError
 from argosy_gateway.pods.endpoints import State
 from argosy_gateway.pods.proof import Proof
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 from tests.gateway.direct import direct
 from tests.gateway.engines import Call, Engine, answer
 

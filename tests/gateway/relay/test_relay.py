@@ -14,7 +14,7 @@ from argosy_gateway.config import Limits
 from argosy_gateway.pods import health
 from argosy_gateway.pods.endpoints import Role, State
 from argosy_gateway.pods.health import HEALTHY
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 from tests.gateway.engines import Engine, answer, close_early, drain, fail, front
 
 SLO = Slo(ttft_s=0.5, tpot_s=0.1)

@@ -11,7 +11,7 @@ from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.relay import Relay
-from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.roster import Route
 from argosy_gateway.server.admin import load
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.direct import direct

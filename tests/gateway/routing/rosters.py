@@ -2,8 +2,7 @@
 
 from argosy_gateway.pods.endpoints import Directory, Role
 from argosy_gateway.pods.health import HEALTHY, SUSPENDED
-from argosy_gateway.routing.groups import Group
-from argosy_gateway.routing.roster import Roster, most_suspended
+from argosy_gateway.routing.roster import Group, Roster, most_suspended
 
 
 def groups_of(pods, health=None, **how):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.routing.admission import PrefillPace, TokensPerChar, predicted_ttft_s
-from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.estimates import FleetPace, TokensPerChar, predict_ttft_s
 from argosy_gateway.routing.load import Load, Reservation
+from argosy_gateway.routing.roster import Group, Route
 from tests.engine.processes import sim_engines
 from tests.gateway.engines import Engine, endpoint_of, front
 
@@ -97,7 +97,7 @@ async def test_a_request_that_has_ended_leaves_no_prediction_behind():
 
 
 def test_the_pace_counts_time_once_in_any_order_of_the_answers():
-    rng, pace = random.Random(3), PrefillPace()
+    rng, pace = random.Random(3), FleetPace()
     prompts = [(began, began + length) for began in range(300) for length in (1.0, 1.5, 2.0)]
     for began, first in sorted(prompts, key=lambda p: p[1] + rng.uniform(0, 10)):
         pace.prompt("a", 100, began=began, first=first)
@@ -105,7 +105,7 @@ def test_the_pace_counts_time_once_in_any_order_of_the_answers():
 
 
 def test_the_pace_remembers_no_more_than_it_needs():
-    pace = PrefillPace()
+    pace = FleetPace()
     for number in range(3000):
         pace.prompt(f"pod-{number % 1500}", 1, began=2.0 * number, first=2.0 * number + 1)
     assert len(pace._spans) <= 1000
@@ -139,7 +139,7 @@ def test_tokens_are_estimated_at_a_quarter_of_the_characters_until_answers_show_
 
 
 def test_the_pace_is_known_after_twenty_prompts():
-    pace = PrefillPace()
+    pace = FleetPace()
     for number in range(20):
         assert pace.tokens_per_s() is None
         pace.prompt("a", 50, began=float(number), first=number + 0.5)
@@ -147,7 +147,7 @@ def test_the_pace_is_known_after_twenty_prompts():
 
 
 def test_prompts_that_took_no_time_give_no_pace():
-    pace = PrefillPace()
+    pace = FleetPace()
     for _ in range(30):
         pace.prompt("a", 50, began=1.0, first=1.0)
     assert pace.tokens_per_s() is None
@@ -156,7 +156,7 @@ def test_prompts_that_took_no_time_give_no_pace():
 
 
 def test_an_old_pace_fades_with_the_busy_time():
-    pace = PrefillPace()
+    pace = FleetPace()
     for number in range(20):
         pace.prompt("a", 100, began=float(number), first=number + 1.0)
     assert pace.tokens_per_s() == pytest.approx(100)
@@ -180,7 +180,7 @@ def test_an_old_pace_fades_with_the_busy_time():
     ],
 )
 def test_the_busy_time_of_a_pod_is_what_its_prompts_cover_together(spans, busy_s):
-    pace = PrefillPace()
+    pace = FleetPace()
     for began, first in spans:
         pace.prompt("a", 0, began=began * 1e-6, first=first * 1e-6)  # too short to fade
         pace.prompt("b", 0, began=began * 1e-6, first=first * 1e-6)
@@ -191,7 +191,7 @@ def test_the_busy_time_of_a_pod_is_what_its_prompts_cover_together(spans, busy_s
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 20)), min_size=1, max_size=64))
 def test_each_second_in_which_a_pod_is_busy_counts_once(prompts):
-    pace, counted_s, busy = PrefillPace(), 0.0, set()
+    pace, counted_s, busy = FleetPace(), 0.0, set()
     for began, length in prompts:
         counted_s += pace._add("a", began, began + length)
         busy |= {(began + n, began + n + 1) for n in range(length)}
@@ -202,7 +202,7 @@ def test_each_second_in_which_a_pod_is_busy_counts_once(prompts):
 
 @pytest.mark.parametrize(("pods", "counted_s"), [(999, 10), (1000, 20)])
 def test_a_thousand_pods_are_remembered(pods, counted_s):
-    pace = PrefillPace()
+    pace = FleetPace()
     pace.prompt("a", 0, began=0.0, first=10e-6)
     for number in range(pods):
         pace.prompt(f"pod-{number}", 0, began=0.0, first=0.0)
@@ -214,13 +214,13 @@ def test_the_predicted_ttft_is_that_of_the_pod_with_the_fewest_tokens_ahead():
     def pod(name, role):
         return Endpoint(name, name, "x", role, "r", State.SERVING)
 
-    pace = PrefillPace()
+    pace = FleetPace()
     heads = (pod("c1", Role.COLOCATED), pod("c2", Role.COLOCATED))
     pairs = Group((pod("d", Role.DECODE),), (pod("p", Role.PREFILL),))
     loads = {"c1": Load(1, 300, 1), "c2": Load(1, 200, 1), "p": Load(1, 100, 1)}
 
     def predicted(*groups):
-        return predicted_ttft_s(groups, loads, tokens=50, pace=pace)
+        return predict_ttft_s(groups, loads, tokens=50, pace=pace)
 
     assert predicted(Group(heads)) is None
     for number in range(20):

@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.routing.groups import Route
 from argosy_gateway.routing.load import InFlight, Load
-from argosy_gateway.routing.strategies.kv_aware import KvAware
-from argosy_gateway.routing.strategies.prefix_hash import PrefixHash
-from argosy_gateway.routing.strategies.ring import Ring, hash_of
-from argosy_gateway.routing.strategies.strategy import (
+from argosy_gateway.routing.roster import Route
+from argosy_gateway.routing.strategies import (
     FleetView,
+    KvAware,
     LearningStrategy,
+    PrefixHash,
+    Ring,
     RoutingRequest,
+    hash_of,
 )
 from argosy_gateway.wire.prefixes import prefixes_of
 from tests.gateway.routing.rosters import groups_of
@@ -319,7 +320,7 @@ def test_decode_pods_teach_nothing_about_the_caches_of_prefill_pods():
 
 
 def test_the_index_keeps_the_newest_prefixes_and_four_pods_of_each(monkeypatch):
-    monkeypatch.setattr("argosy_gateway.routing.strategies.caches._MOST_PREFIXES", 64)
+    monkeypatch.setattr("argosy_gateway.routing.strategies._MOST_PREFIXES", 64)
     strategy = KvAware(random.Random(1))
     for pod in pods(6):
         send(strategy, asks(prompt(1)), groups_of([pod]), IDLE)
@@ -498,7 +499,7 @@ def test_a_prefix_is_known_of_the_four_pods_that_used_it_last():
 
 
 def test_pods_that_were_used_last_are_remembered(monkeypatch):
-    monkeypatch.setattr("argosy_gateway.routing.strategies.caches._MOST_PODS", 2)
+    monkeypatch.setattr("argosy_gateway.routing.strategies._MOST_PODS", 2)
     strategy, alone = KvAware(random.Random(1)), [groups_of([pod]) for pod in pods(3)]
     for number in (0, 1, 0, 2):
         send(strategy, KNOWN, alone[number], IDLE)

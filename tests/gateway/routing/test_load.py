@@ -1,8 +1,8 @@
 """What a gateway has in flight on each pod: taken at once, given back once."""
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.routing.groups import Route
 from argosy_gateway.routing.load import InFlight, Load
+from argosy_gateway.routing.roster import Route
 
 
 def pod(name: str, role: Role) -> Endpoint:

@@ -7,18 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.routing.groups import Group
 from argosy_gateway.routing.load import InFlight, Load
-from argosy_gateway.routing.strategies.least_load import LeastLoad
-from argosy_gateway.routing.strategies.loads import (
+from argosy_gateway.routing.roster import Group
+from argosy_gateway.routing.strategies import (
+    STRATEGIES,
+    FleetView,
+    LeastLoad,
+    RoutingRequest,
     least_loaded_group,
     least_loaded_head,
     most_prompt_tokens,
     most_sequences,
     some_of,
 )
-from argosy_gateway.routing.strategies.registry import STRATEGIES
-from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
 from tests.gateway.routing.rosters import groups_of
 
 ENDPOINTS = st.lists(

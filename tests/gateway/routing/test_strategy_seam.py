@@ -5,8 +5,8 @@ import hashlib
 import httpx
 import pytest
 
-from argosy_gateway.routing.groups import Route
-from argosy_gateway.routing.strategies.registry import STRATEGIES
+from argosy_gateway.routing.roster import Route
+from argosy_gateway.routing.strategies import STRATEGIES
 from tests.gateway.engines import Engine, front
 
 PATHS = ("/v1/completions", "/v1/chat/completions")

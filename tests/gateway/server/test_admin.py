@@ -7,9 +7,9 @@ import pytest
 
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.queue.line import Waiting
-from argosy_gateway.routing.groups import Route
-from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_gateway.routing.line import Waiting
+from argosy_gateway.routing.roster import Route
+from argosy_gateway.routing.strategies import RoutingRequest
 from argosy_gateway.server.admin import admin_app
 from tests.gateway.server.asked import asked, fleet_of
 

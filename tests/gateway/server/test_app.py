@@ -243,7 +243,7 @@ def predicts(monkeypatch, seconds):
         seen.append((groups, loads, tokens, pace))
         return seconds
 
-    monkeypatch.setattr(app, "predicted_ttft_s", predicted)
+    monkeypatch.setattr(app, "predict_ttft_s", predicted)
     return seen
 
 

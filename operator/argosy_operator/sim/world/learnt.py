@@ -1,7 +1,7 @@
 """What the simulated gateway learns of its pods: pace, margin and places, by the product's rules.
 
 `queue.Queue` reports first tokens and step times, and asks for predictions. The rules are those of
-`argosy_gateway.queue` (`pace`, `margin`, `places`; designs/0009-queue.md has the reasons).
+`argosy_gateway.routing.estimates` ( designs/0009-queue.md has the reasons).
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """The gateway's queue: which request waits, and which goes next.
 
 `fleet.World` asks it when a request comes and whenever work has left a pod. The rules are those of
-`argosy_gateway.queue` (designs/0009-queue.md) for one gateway, one flow and one class; a test plays
-both on the same load and compares their dispatches and refusals.
+`argosy_gateway.routing` (designs/0009-queue.md) for one gateway, one flow and one class; a test
+plays both on the same load and compares their dispatches and refusals.
 """
 
 from bisect import bisect_left, insort

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 
-from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_gateway.routing.strategies import RoutingRequest
 
 __all__ = ["RECENT_TOKENS", "Line", "Waiting"]
 

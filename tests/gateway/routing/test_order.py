@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.queue.order import Order
+from argosy_gateway.routing.dispatch import PodOrder
 
 PODS = [Endpoint(f"p{i}", f"p{i}", "", Role.PREFILL, "r", State.SERVING) for i in range(6)]
 changes = st.tuples(st.sampled_from(range(6)), st.integers(0, 3))
@@ -14,7 +14,7 @@ members = st.sets(st.sampled_from(range(6)))
 @given(members, st.lists(st.one_of(changes, members, st.integers(0, 6)), max_size=40))
 def test_after_any_changes_the_pods_come_as_if_all_were_sorted(first, steps):
     keys = dict.fromkeys((pod.uid for pod in PODS), 0)
-    order = Order(lambda uid: keys[uid])
+    order = PodOrder(lambda uid: keys[uid])
     pods = [PODS[i] for i in sorted(first)]
     order.update(pods)
     for step in steps:
@@ -38,7 +38,7 @@ def test_after_any_changes_the_pods_come_as_if_all_were_sorted(first, steps):
 
 def test_a_pod_whose_key_fell_comes_first_also_when_another_pod_came_in_between():
     keys = {"p0": 1, "p1": 2, "p2": 3}
-    order = Order(lambda uid: keys[uid])
+    order = PodOrder(lambda uid: keys[uid])
     order.update(PODS[:2])
     assert order.first() is PODS[0]
     keys["p1"] = 0
@@ -49,7 +49,7 @@ def test_a_pod_whose_key_fell_comes_first_also_when_another_pod_came_in_between(
 
 def test_a_key_that_grows_without_a_touch_is_seen_when_its_pod_comes_to_the_front():
     keys = {"p0": 1, "p1": 2}
-    order = Order(lambda uid: keys[uid])
+    order = PodOrder(lambda uid: keys[uid])
     order.update(PODS[:2])
     assert order.first() is PODS[0]
     keys["p0"] = 3
@@ -59,7 +59,7 @@ def test_a_key_that_grows_without_a_touch_is_seen_when_its_pod_comes_to_the_fron
 def test_a_look_at_the_first_asks_for_few_keys():
     asked = []
     pods = [Endpoint(f"{i:04}", "", "", Role.PREFILL, "r", State.SERVING) for i in range(1000)]
-    order = Order(lambda uid: asked.append(uid) or 0)
+    order = PodOrder(lambda uid: asked.append(uid) or 0)
     order.update(pods)
     order.first()
     asked.clear()

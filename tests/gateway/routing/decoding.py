@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.queue.dispatch import Dispatch
-from argosy_gateway.queue.line import Waiting
-from argosy_gateway.routing.groups import Group
+from argosy_gateway.routing.dispatch import Dispatch
+from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import InFlight, Reservation
-from argosy_gateway.routing.strategies.least_load import LeastLoad
-from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
+from argosy_gateway.routing.roster import Group
+from argosy_gateway.routing.strategies import FleetView, LeastLoad, RoutingRequest
 
 _REPORT_S = 1.0
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.queue.dispatch import LATE_EVERY, STEP_TOKENS
-from tests.gateway.queue.world import Asked, World, poisson, share
+from argosy_gateway.routing.dispatch import LATE_EVERY, STEP_TOKENS
+from tests.gateway.routing.world import Asked, World, poisson, share
 
 PACE, TOKENS, LIMIT_S = 9000.0, 4800, 2.5
 PROMPT_S = TOKENS / PACE + 0.02

@@ -2,8 +2,8 @@
 
 import pytest
 
-from argosy_gateway.queue.line import RECENT_TOKENS, Line, Waiting
-from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_gateway.routing.line import RECENT_TOKENS, Line, Waiting
+from argosy_gateway.routing.strategies import RoutingRequest
 
 
 def waiting(start_by: float, tokens: int = 10, **more) -> Waiting:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
-from argosy_gateway.queue.line import Waiting
-from argosy_gateway.queue.queue import Queue
-from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import InFlight, Reservation
-from argosy_gateway.routing.strategies.least_load import LeastLoad
-from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
+from argosy_gateway.routing.queue import Queue
+from argosy_gateway.routing.roster import Group, Route
+from argosy_gateway.routing.strategies import FleetView, LeastLoad, RoutingRequest
 
 PACE = 1000.0
 
@@ -94,7 +93,7 @@ async def begun(task: asyncio.Task[Begun | None]) -> Begun:
 @pytest.fixture
 def only_events(monkeypatch):
     """Nothing is looked at because some time has passed."""
-    monkeypatch.setattr("argosy_gateway.queue.queue._LOOK_S", 3600.0)
+    monkeypatch.setattr("argosy_gateway.routing.queue._LOOK_S", 3600.0)
 
 
 @pytest.mark.usefixtures("only_events")

@@ -10,11 +10,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from argosy_gateway.pods.endpoints import Directory
-from argosy_gateway.queue.dispatch import Dispatch, Grant
-from argosy_gateway.queue.line import Waiting
-from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.dispatch import Dispatch, Grant
+from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import InFlight, Reservation
-from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest, Strategy
+from argosy_gateway.routing.roster import Group, Route
+from argosy_gateway.routing.strategies import FleetView, RoutingRequest, Strategy
 
 __all__ = ["Queue"]
 

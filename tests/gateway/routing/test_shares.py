@@ -5,17 +5,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.queue.shares import Shares
+from argosy_gateway.routing.dispatch import GatewayShares
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
-from tests.gateway.queue.test_dispatch import LIMIT_S, PACE, TOKENS, rate, teach
-from tests.gateway.queue.world import World, poisson
+from tests.gateway.routing.test_dispatch import LIMIT_S, PACE, TOKENS, rate, teach
+from tests.gateway.routing.world import World, poisson
 
 
 def gateways(number):
     """Each of so many, as it knows itself."""
     names = [f"g{i}" for i in range(number)]
-    made = [Shares() for _ in names]
+    made = [GatewayShares() for _ in names]
     for name, shares in zip(names, made, strict=True):
         shares.count(names[::-1], name)
     return made
@@ -41,7 +41,7 @@ def test_each_pod_has_a_gateway_and_no_gateway_has_much_more_than_another(number
 
 
 def test_a_gateway_that_does_not_know_itself_uses_all_pods():
-    shares = Shares()
+    shares = GatewayShares()
     shares.count(["a", "b", "c"], "other")
     assert shares.gateways == 3
     assert shares.of("pods") == "pods"

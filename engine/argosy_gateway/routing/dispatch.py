@@ -7,22 +7,157 @@ dispatches one goes to the late request that came first, so the late request at 
 goes after at most p · LATE_EVERY dispatches.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import heapq
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from argosy_gateway.pods.endpoints import Endpoint
-from argosy_gateway.queue.line import Line, Waiting
-from argosy_gateway.queue.margin import Margin
-from argosy_gateway.queue.order import Order
-from argosy_gateway.queue.pace import Pace
-from argosy_gateway.queue.places import Places
-from argosy_gateway.queue.shares import FEW_GATEWAYS, Shares
-from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.estimates import Margin, Places, PodPace
+from argosy_gateway.routing.line import Line, Waiting
 from argosy_gateway.routing.load import IDLE, Load
-from argosy_gateway.routing.strategies.strategy import PREFILL_CANDIDATES, RoutingRequest
+from argosy_gateway.routing.roster import Group, Route
+from argosy_gateway.routing.strategies import PREFILL_CANDIDATES, RoutingRequest
 
-__all__ = ["LATE_EVERY", "Dispatch", "Grant"]
+__all__ = ["FEW_GATEWAYS", "LATE_EVERY", "Dispatch", "GatewayShares", "Grant", "PodOrder"]
+
+Key = tuple[Any, ...]
+
+
+class PodOrder:
+    """Some pods in the order of a key that changes pod by pod: the lowest first, then by uid.
+
+    `Dispatch` asks for the first pods whenever a load falls. A heap has an entry for each pod, made
+    anew when the pod is touched, so a look at a thousand pods costs what one at ten does. A key may
+    also change without a touch, as with what is learnt about all pods. So an entry that comes to
+    the front is compared with the pod's key of now, and is put back if it differs.
+    """
+
+    def __init__(self, key: Callable[[str], Key]) -> None:
+        """`key` of a pod's uid, as of now."""
+        self._key = key
+        self._pods: Sequence[Endpoint] = ()
+        self._members: dict[str, Endpoint] = {}
+        self._touched: set[str] = set()
+        self._heap: list[tuple[Key, str]] = []
+        self._current: dict[str, Key] = {}
+        """Key of the entry that counts, by uid; other entries are dropped in front."""
+
+    def update(self, pods: Sequence[Endpoint]) -> None:
+        """Take these pods. Nothing is done for the same sequence; else only differences are."""
+        if pods is self._pods:
+            return
+        self._pods, old = pods, self._members
+        self._members = {pod.uid: pod for pod in pods}
+        for uid in old.keys() - self._members.keys():
+            self._current.pop(uid, None)
+        self._touched |= self._members.keys() - old.keys()
+
+    def touch(self, uid: str) -> None:
+        """The pod's key may have changed."""
+        self._touched.add(uid)
+
+    def first(self) -> Endpoint | None:
+        """The first pod; None if there is none."""
+        found = self.pods()
+        try:
+            return next(found, None)
+        finally:
+            found.close()
+
+    def pods(self) -> Generator[Endpoint]:
+        """The pods in order. The entries that were looked at are put back at the end."""
+        self._take_touched()
+        seen: list[tuple[Key, str]] = []
+        try:
+            while self._heap:
+                key, uid = entry = heapq.heappop(self._heap)
+                if self._current.get(uid) != key:
+                    continue
+                if (now := self._key(uid)) != key:
+                    self._put(uid, now)
+                    continue
+                del self._current[uid]  # so that a second entry with the same key is dropped
+                seen.append(entry)
+                yield self._members[uid]
+        finally:
+            for key, uid in seen:
+                self._put(uid, key)
+
+    def _take_touched(self) -> None:
+        for uid in self._touched & self._members.keys():
+            if self._current.get(uid) != (key := self._key(uid)):
+                self._put(uid, key)
+        self._touched.clear()
+        if len(self._heap) > 4 * len(self._members) + 64:
+            self._heap = [(key, uid) for uid, key in self._current.items()]
+            heapq.heapify(self._heap)
+
+    def _put(self, uid: str, key: Key) -> None:
+        self._current[uid] = key
+        heapq.heappush(self._heap, (key, uid))
+
+
+FEW_GATEWAYS = 2
+"""So many share every pod: one prompt of each keeps a pod busy without a gap."""
+_MUCH = 4
+"""Waiting requests for each pod of a gateway's share from which on it keeps to its share. Fewer may
+go to any pod, so that none is idle at ordinary load because its gateway has nothing for it."""
+
+_MOST_KEPT = 7
+"""Groups whose shares are kept besides the newest."""
+_Pod = TypeVar("_Pod")
+
+
+class GatewayShares:
+    """How the gateways of a fleet divide its pods while many requests wait.
+
+    A gateway sees only its own requests. If each of eight keeps one long prompt on every pod, each
+    prompt waits for seven others that nobody counted, and all of them miss. So while much waits in
+    a gateway, it sends what waits only to its share of the pods. Who has which pods follows from
+    the names of the gateways and the order of the pods, which all of them know.
+    """
+
+    def __init__(self) -> None:
+        self.gateways = 1
+        """Gateways that share the pods, this one included."""
+        self._rank: int | None = None
+        """Place of this one in the order of names; None if it is not known."""
+        self._counted: tuple[int, int | None] = (1, None)
+        self._of: list[tuple[Any, Any]] = []
+        """Pods that were asked for last, and the share of them; the same object each time."""
+
+    def count(self, names: Collection[str], own: str) -> None:
+        """These gateways take requests."""
+        self.gateways = max(1, len(names))
+        self._rank = sorted(names).index(own) if own in names else None
+        if self._counted != (self.gateways, self._rank):
+            self._counted = self.gateways, self._rank
+            self._of.clear()
+
+    def keeps(self, waiting: int, pods: int) -> bool:
+        """Whether requests of so many that wait go only to the share of so many pods."""
+        if self._rank is None or self.gateways <= FEW_GATEWAYS:
+            return False
+        return waiting >= _MUCH * max(1.0, pods / self.gateways)
+
+    def of(self, pods: Sequence[_Pod]) -> Sequence[_Pod]:
+        """This gateway's share. Of more gateways than pods, several have the same pod."""
+        if self._rank is None or not pods:
+            return pods
+        for known, share in self._of:
+            if known is pods:
+                return share  # type: ignore[no-any-return]
+        share = pods[self._rank % len(pods) :: self.gateways]
+        self._of = [*self._of[-_MOST_KEPT:], (pods, share)]
+        return share
+
+    def each(self, most: int, pods: int, *, apart: bool) -> int:
+        """How many of `most` prompts of a pod are this gateway's, at least one. `apart`: each keeps
+        to its share of so many pods."""
+        sharers = -(-self.gateways // max(1, pods)) if apart else self.gateways
+        return -(-most // sharers)
+
 
 LATE_EVERY = 16
 """Of so many dispatches one is a late one's, if any is late: what it costs goodput, and how long
@@ -78,16 +213,16 @@ class Dispatch:
         """
         self._avoids = avoids
         self.line = Line()
-        self.pace = Pace()
+        self.pace = PodPace()
         self.margin = Margin()
-        self.shares = Shares()
+        self.shares = GatewayShares()
         self._places = places
         self._tpot_limit_s, self._in_tpot = tpot_limit_s, Places(tpot_limit_s)
         self._since_late = 0
         self._sent_at = float("-inf")
         """When a request that had waited went last."""
         self._loads: Mapping[str, Load] = {}
-        self._orders: dict[tuple[str, str, bool], Order] = {}
+        self._orders: dict[tuple[str, str, bool], PodOrder] = {}
         """By role, revision, and whether they are of this gateway's share."""
         self._pods = 1
         self._apart = False
@@ -264,7 +399,7 @@ class Dispatch:
         order.close()
         return (*best, *avoided)[:PREFILL_CANDIDATES]
 
-    def _order(self, pods: Sequence[Endpoint], key: Callable[[str], Any]) -> Order:
+    def _order(self, pods: Sequence[Endpoint], key: Callable[[str], Any]) -> PodOrder:
         """The order of a group's pods; of its share of them, if this gateway keeps to that."""
         shared = self._apart and key != self._by_sequences
         name = (pods[0].role, pods[0].revision if pods[0].role != "colocated" else "", shared)
@@ -272,7 +407,7 @@ class Dispatch:
             self._orders.clear()
         order = self._orders.get(name)
         if order is None:
-            order = self._orders[name] = Order(key)
+            order = self._orders[name] = PodOrder(key)
         order.update(self.shares.of(pods) if shared else pods)
         return order
 

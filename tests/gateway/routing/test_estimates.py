@@ -2,22 +2,21 @@
 
 import pytest
 
-from argosy_gateway.queue.margin import LEAST, MOST, Margin
-from argosy_gateway.queue.pace import Pace
+from argosy_gateway.routing.estimates import LEAST_SHARE, MOST_SHARE, Margin, PodPace
 
 
-def behind(pace: Pace, uid: str, seconds: float, times: int = 4) -> None:
+def behind(pace: PodPace, uid: str, seconds: float, times: int = 4) -> None:
     for _ in range(times):
         pace.observe(uid, ahead=150, own=100, seconds=seconds)
 
 
-def alone(pace: Pace, uid: str, seconds: float, times: int = 4) -> None:
+def alone(pace: PodPace, uid: str, seconds: float, times: int = 4) -> None:
     for _ in range(times):
         pace.observe(uid, ahead=149, own=100, seconds=seconds)
 
 
 def test_a_pace_is_known_after_four_prompts():
-    pace = Pace()
+    pace = PodPace()
     behind(pace, "a", 0.5, times=3)
     assert pace.tokens_per_s("a") is None
     assert pace.seconds("a", 1000) == 0.0
@@ -27,7 +26,7 @@ def test_a_pace_is_known_after_four_prompts():
 
 
 def test_prompts_behind_others_count_before_those_that_met_an_idle_pod():
-    pace = Pace()
+    pace = PodPace()
     alone(pace, "a", 1.49)
     assert pace.tokens_per_s("a") == pytest.approx(120)  # 100 a second, and a fifth more
     behind(pace, "a", 0.5)
@@ -35,7 +34,7 @@ def test_prompts_behind_others_count_before_those_that_met_an_idle_pod():
 
 
 def test_a_new_pod_has_the_pace_of_all_pods():
-    pace = Pace()
+    pace = PodPace()
     behind(pace, "a", 0.5)
     assert pace.tokens_per_s("b") == pytest.approx(300)
     behind(pace, "b", 1.5)
@@ -45,10 +44,10 @@ def test_a_new_pod_has_the_pace_of_all_pods():
 
 
 def test_one_stall_counts_as_four_times_the_expected_time_at_most():
-    pace = Pace()
+    pace = PodPace()
     behind(pace, "a", 0.5)
     pace.observe("a", ahead=150, own=100, seconds=300.0)
-    other = Pace()
+    other = PodPace()
     behind(other, "a", 0.5)
     other.observe("a", ahead=150, own=100, seconds=2.0)
     assert pace.tokens_per_s("a") == pytest.approx(other.tokens_per_s("a"))
@@ -57,7 +56,7 @@ def test_one_stall_counts_as_four_times_the_expected_time_at_most():
 
 
 def test_a_pace_follows_a_pod_that_becomes_slower():
-    pace = Pace()
+    pace = PodPace()
     behind(pace, "a", 0.5, times=40)
     behind(pace, "a", 1.0, times=40)
     assert pace.tokens_per_s("a") == pytest.approx(150, rel=0.1)
@@ -70,7 +69,7 @@ def miss(margin: Margin, ttft_s: float, *, sent_at: float = 0.0, now: float = 10
 def test_without_a_miss_the_whole_limit_is_used():
     margin = Margin()
     miss(margin, 1.0)
-    assert margin.share(10.0) == MOST == 1.0
+    assert margin.share(10.0) == MOST_SHARE == 1.0
 
 
 def test_a_miss_of_what_was_planned_cuts_the_share_and_time_gives_it_back():
@@ -78,7 +77,7 @@ def test_a_miss_of_what_was_planned_cuts_the_share_and_time_gives_it_back():
     miss(margin, 1.25)
     assert margin.share(10.0) == pytest.approx(0.72)  # 1 / 1.25, and a tenth less
     assert margin.share(20.0) == pytest.approx(0.75)
-    assert margin.share(1000.0) == MOST
+    assert margin.share(1000.0) == MOST_SHARE
 
 
 def test_what_was_sent_before_the_last_cut_cuts_no_further():
@@ -94,21 +93,21 @@ def test_what_was_sent_before_the_last_cut_cuts_no_further():
 def test_only_a_request_planned_near_its_limit_shows_anything(plan, cut):
     margin = Margin()
     miss(margin, 1.1, plan=plan)
-    assert (margin.share(10.0) < MOST) is cut
+    assert (margin.share(10.0) < MOST_SHARE) is cut
 
 
 def test_the_share_never_falls_below_its_least():
     margin = Margin()
     for at in range(1, 20):
         miss(margin, 10.0, sent_at=at, now=at + 0.5, plan=0.5)
-    assert margin.share(19.5) == LEAST
+    assert margin.share(19.5) == LEAST_SHARE
 
 
 @pytest.mark.parametrize(("alone", "known"), [(3000.0, 3000.0), (500.0, 1000.0)])
 def test_a_pace_from_behind_others_is_no_slower_than_that_of_prompts_that_met_an_idle_pod(
     alone, known
 ):
-    pace = Pace()
+    pace = PodPace()
     for _ in range(8):  # when others crowded the pod
         pace.observe("a", ahead=2000, own=1000, seconds=2.0)
     for _ in range(8):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.queue.dispatch import Dispatch
-from argosy_gateway.queue.line import Waiting
-from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.dispatch import Dispatch
+from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import Load
-from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_gateway.routing.roster import Group, Route
+from argosy_gateway.routing.strategies import RoutingRequest
 
 PACE = 1000.0
 

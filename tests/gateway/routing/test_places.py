@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.queue.places import Places
-from tests.gateway.queue.decoding import Pairs, chats
+from argosy_gateway.routing.estimates import Places
+from tests.gateway.routing.decoding import Pairs, chats
 
 LIMIT_S = 0.050
 
