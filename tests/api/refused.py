@@ -189,15 +189,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
     "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
     "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),
-    "bounds of a ratio that cross": (
-        {
-            "autoscaling": {
-                "ratio": {"min": {"prefill": 2, "decode": 3}, "max": {"prefill": 1, "decode": 2}}
-            }
-        },
-        "bad",
-        "write a smaller min",
-    ),
     "a shadow that is no law": ({"autoscaling": {"shadow": ["wva"]}}, "bad", "kpa"),
     "a schedule without five fields": (_schedule(start="0 8 * *"), "bad", "0 8 * * MON-FRI"),
     "a schedule at 25 o'clock": (_schedule(start="0 25 * * *"), "bad", "0 8 * * MON-FRI"),

@@ -37,9 +37,6 @@ role = some(
         memory=mostly("4Gi", 2 * 2**40, bad=[10**15, "-1"]),
     ),
 )
-share = st.fixed_dictionaries(
-    {"prefill": mostly(1, 2, bad=[0]), "decode": mostly(1, 2, bad=[1001])}
-)
 bounds = some(min=mostly(0, 2, bad=[9, -1]), max=mostly(2, 3, bad=[0]))
 schedules = st.fixed_dictionaries(
     {
@@ -73,14 +70,11 @@ specs = st.fixed_dictionaries(
         "autoscaling": some(
             advisory=mostly(False, bad=[True]),
             policy=mostly("Goodput", "External", "None", bad=["HPA"]),
-            queue=some(promptTokens=mostly(1, 2048, bad=[0]), sequences=mostly(1, bad=[-1])),
             gpuBudget=some(max=mostly(4, 8, 16, bad=[0, 1, 2])),
             interval=spans,
             coldStart=mostly("180s", bad=["400s", "x"]),
             scaleToZero=some(after=spans, wait=mostly("180s", "5m", bad=["90s", "y"])),
             scaleDown=some(stabilization=spans, maxStepPods=mostly(1, bad=[0, -1])),
-            warmSpares=mostly(0, 2, bad=[-1, 101]),
-            ratio=some(min=share, max=share),
             schedules=st.lists(schedules, max_size=2, unique_by=lambda item: item["name"]),
         ),
         "metrics": some(scrapeInterval=spans, rateWindow=spans),

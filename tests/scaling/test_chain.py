@@ -10,16 +10,16 @@ from argosy_operator.core.scaling.decision import RoleTarget, Rule
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.goals import Inputs, RoleGoal, Serving
 from argosy_operator.core.scaling.observe import Bin, Observations, RoleSupply
-from argosy_operator.core.scaling.pace.gates import GATES, RoleView
+from argosy_operator.core.scaling.pace.gates import GATES
 from argosy_operator.core.scaling.size.budget import Pool
 from argosy_operator.core.scaling.size.prefill import PrefillModel
-from argosy_operator.core.scaling.size.sizing import Counts, Size
+from argosy_operator.core.scaling.size.sizing import Size
 from argosy_operator.core.scaling.state import HoldState, Lengths, RoleState, ScalingState
 from tests.scaling import known
 from tests.scaling.known import POOLS, START, USUAL
 
 QUEUE = PrefillModel(((0.2, 1.0),), 0.2, 1.0, 1.0)
-NEED = Size(4, 5, Rule.DEMAND, QUEUE, 15.0, True, needed=Counts(4, 5))
+NEED = Size(4, 5, Rule.DEMAND, QUEUE, 15.0, True)
 HAVE = {"prefill": 6, "decode": 6}
 
 
@@ -50,25 +50,6 @@ def test_a_budget_leaves_a_role_its_need_or_all_that_it_has_while_that_is_unknow
     gate, demanded: int, fewest: int
 ) -> None:
     assert Sized(target(demanded=demanded), role(), gate).fewest == fewest
-
-
-@pytest.mark.parametrize(
-    ("size", "spares", "wanted"),
-    [
-        (NEED, 0, (4, 5, Rule.DEMAND)),
-        (NEED, 2, (6, 7, Rule.WARM_SPARES)),
-        (replace(NEED, up=5, rule=Rule.BACKLOG), 2, (6, 7, Rule.WARM_SPARES)),
-        (replace(NEED, up=9, down=9, rule=Rule.BACKLOG), 2, (9, 9, Rule.BACKLOG)),
-        (replace(NEED, rule=Rule.SLO_UNREACHABLE), 2, (6, 7, Rule.SLO_UNREACHABLE)),
-        (None, 2, (3, 3, Rule.IDLE)),
-    ],
-)
-def test_spares_are_on_top_of_what_the_load_needs_and_a_queue_may_use_them(
-    size: Size | None, spares: int, wanted: tuple[int, int, Rule]
-) -> None:
-    sizes = {} if size is None else {"prefill": size}
-    view = RoleView(role(), ScalingState(), sizes, inputs(warm_spares=spares))  # type: ignore[arg-type]
-    assert law._wanted(view, 3) == wanted
 
 
 def test_the_time_of_a_raise_is_remembered() -> None:

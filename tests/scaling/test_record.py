@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.goals import Share
+from argosy_operator.core.scaling.goals import SLO
 from argosy_operator.core.scaling.observe import Idle, Observations, RoleSupply, Unknown, Value
 from argosy_operator.core.scaling.text.record import from_json, parse_json, to_json
 from tests.scaling import known
@@ -77,7 +77,7 @@ def test_a_wrong_signal_item_or_choice_is_named_by_its_place() -> None:
 
 
 def test_fields_of_a_newer_operator_are_left_alone() -> None:
-    assert from_json(Share, {"prefill": 1, "decode": 2, "embed": 3}) == Share(1, 2)
+    assert from_json(SLO, {"ttft_s": 1.0, "tpot_s": 0.04, "newer": 3}) == SLO(1.0, 0.04)
 
 
 @pytest.mark.parametrize(

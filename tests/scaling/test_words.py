@@ -21,7 +21,7 @@ from argosy_operator.core.scaling.estimate.cold_start import (
     removal_hold_s,
 )
 from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.goals import Inputs, Profile, RoleGoal, Share, Windows
+from argosy_operator.core.scaling.goals import Inputs, Profile, RoleGoal, Windows
 from argosy_operator.core.scaling.observe import (
     NOT_ASKED,
     FleetMetrics,
@@ -325,12 +325,6 @@ def test_a_cold_start_is_the_ninetieth_percentile_of_the_newest_twenty() -> None
     assert forecast_horizon_s((none, many), windows) == 90.0 + 20.0 + 10.0
     assert removal_hold_s(many, windows) == 60.0
     assert removal_hold_s(none, windows) == 180.0
-
-
-def test_a_share_of_prefill_per_decode_is_rounded_up() -> None:
-    share = Share(2, 3)
-    assert [share.prefill_for(n) for n in (0, 1, 2, 3, 4)] == [0, 1, 2, 2, 3]
-    assert [share.decode_for(n) for n in (0, 1, 2, 3)] == [0, 2, 3, 5]
 
 
 def test_a_profile_gives_the_time_of_a_step() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Ratio, Share, StepLimits
+from argosy_operator.core.scaling.goals import StepLimits
 from argosy_operator.core.scaling.pace.schedules import Bounds, Window
 from argosy_operator.sim import limits
 from argosy_operator.sim.flags import UsageError
@@ -18,7 +18,6 @@ def refused(call, *words: object) -> str:
 
 def test_without_flags_nothing_is_limited() -> None:
     assert limits.steps(None) == StepLimits()
-    assert limits.ratio(None) == Ratio()
     assert limits.scale_to_zero(None, 60.0) is None
     assert limits.windows(None, BOTH) == limits.windows("", BOTH) == ()
 
@@ -45,21 +44,6 @@ def test_a_step_down_is_a_percentage(text: str) -> None:
 @pytest.mark.parametrize("text", ["0", "101", "-1", "1.5", "ten", "²", "٣", ""])
 def test_any_other_step_down_is_refused(text: str) -> None:
     assert refused(limits.steps, text) == (f"--step-down {text}: write a percentage from 1 to 100")
-
-
-def test_a_ratio_has_the_least_and_the_most_prefill_per_decode() -> None:
-    assert limits.ratio("1:4,2:1") == Ratio(Share(1, 4), Share(2, 1))
-    assert limits.ratio("1:2,2:4") == Ratio(Share(1, 2), Share(2, 4)), "both may be equal"
-    assert limits.ratio("1:1,1:1") == Ratio(Share(1, 1), Share(1, 1))
-
-
-@pytest.mark.parametrize(
-    "text", ["2:1,1:4", "1:4", "0:4,2:1", "1:0,2:1", "1:4,0:1", "1:4,2:0", "a:b,c:d", "1:4:2,2:1"]
-)
-def test_any_other_ratio_is_refused(text: str) -> None:
-    assert refused(limits.ratio, text) == (
-        f"--ratio {text}: write the least and the most prefill per decode replicas, such as 1:4,2:1"
-    )
 
 
 def test_a_time_to_zero_that_the_api_refuses_is_refused_with_its_words() -> None:

@@ -128,7 +128,6 @@ def test_a_goal_that_no_pool_meets_has_no_constant_fleet() -> None:
         ({"static_same_engine": "1,2"}, "--static-same-engine 1,2: write replicas"),
         ({"policy": "oracle"}, "write apa, goodput, heteroscale, hpa, hpa-gpu, keda, kpa"),
         ({"policy": "wva"}, "wva sizes prefill and decode separately"),
-        ({"policy": "goodput", "ratio": "1:4,2:1"}, "--ratio is not for a colocated fleet"),
         ({"first_token": "in-batch"}, "--first-token in-batch is not for a colocated fleet"),
         ({"inbox": "between-steps"}, "--inbox between-steps is not for a colocated fleet"),
         ({"policy": "goodput", "gpu_budget": "3"}, "write a whole number of at least 4"),

@@ -137,23 +137,6 @@ def test_a_schedule_that_cannot_be_read_is_refused(
     assert says in refused(capsys, tmp_path, policy="goodput", schedules=schedules)
 
 
-def test_a_ratio_holds_over_a_whole_run(tmp_path: Path) -> None:
-    trace = traces.read(str(TRACE), TRACE.read_text().splitlines(), most_tokens=10**6)
-    flags = arguments(tmp_path / "x.json", policy="goodput", ratio="2:1,3:1", scale="8")
-    options = cli.parse(flags)
-    run = cli.play(options, traces.scaled(trace, 8, 0), {"prefill": 1, "decode": 1})
-    pairs = {(d.replicas("prefill"), d.replicas("decode")) for d in run.decisions if d.active}
-    assert len(pairs) > 1
-    assert all(2 * decode <= prefill <= 3 * decode for prefill, decode in pairs)
-
-
-@pytest.mark.parametrize("ratio", ["1:4", "2:1,1:4", "1:0,2:1", "a:b,c:d", "1:2:3,1:1", "0:1,1:1"])
-def test_a_ratio_that_cannot_be_read_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ratio: str
-) -> None:
-    assert "such as 1:4,2:1" in refused(capsys, tmp_path, policy="goodput", ratio=ratio)
-
-
 @pytest.mark.parametrize("percent", ["0", "101", "x", "1.5", "-1"])
 def test_a_step_that_is_no_percentage_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], percent: str

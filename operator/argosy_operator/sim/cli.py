@@ -285,8 +285,6 @@ def _goals(words: dict[str, str | None], setup: Setup, slo: SLO) -> Goals:
         gpu_budget=budget,
         steps=limits.steps(words["--step-down"]),
         role_flip=setup.role_flip,
-        warm_spares=_whole(words, "--warm-spares", least=0),
-        ratio=limits.ratio(words["--ratio"]),
         prior=_prior(words, replica.profile),
         serving=Serving(
             setup.order,
@@ -349,7 +347,6 @@ def _refuse_for_mode(words: dict[str, str | None]) -> None:
             f"colocated write {laws}, or static:N"
         )
     for flag, given, why in (
-        ("--ratio", words["--ratio"] is not None, "it has no prefill and decode replicas"),
         ("--role-flip yes", words["--role-flip"] == "yes", "its pods have one role"),
         ("--first-token in-batch", words["--first-token"] == "in-batch", "its KV does not move"),
         ("--inbox between-steps", words["--inbox"] == "between-steps", "it hands nothing over"),

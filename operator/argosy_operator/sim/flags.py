@@ -171,12 +171,6 @@ FLAGS = (
         "replicas stay as they are",
     ),
     Flag(
-        name="--warm-spares",
-        value="N",
-        default="0",
-        help="replicas of each role that the law keeps beyond those that the load asks for",
-    ),
-    Flag(
         name="--role-flip",
         value="WHETHER",
         default="no",
@@ -184,11 +178,6 @@ FLAGS = (
         help="yes: a pod that leaves one role becomes a pod of the other one that is to come, in 3 "
         "seconds from when it is empty, as with spec.autoscaling.roleFlip; the goodput law counts "
         "on it",
-    ),
-    Flag(
-        name="--ratio",
-        value="MIN,MAX",
-        help="bounds of prefill per decode replicas as in spec.autoscaling.ratio, such as 1:4,2:1",
     ),
     Flag(
         name="--step-down",

@@ -1,4 +1,4 @@
-"""The flags of `argosy simulate` that limit a law: replicas, schedules, ratio, steps.
+"""The flags of `argosy simulate` that limit a law: replicas, schedules, steps.
 
 `cli` calls these with the words of the command line; `replay` gets the values. Each raises
 UsageError with what to write.
@@ -10,7 +10,7 @@ from math import ceil
 from pydantic import ValidationError
 
 from argosy_operator.api.v1alpha1.autoscaling import ScaleToZero, Schedule
-from argosy_operator.core.scaling.goals import Ratio, Share, StepLimits
+from argosy_operator.core.scaling.goals import StepLimits
 from argosy_operator.core.scaling.pace.schedules import Bounds, Window
 from argosy_operator.sim.flags import UsageError
 from argosy_operator.sim.replay import ROLES, TOGETHER, Replicas
@@ -48,28 +48,6 @@ def steps(text: str | None) -> StepLimits:
     if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= 100:
         raise UsageError(f"--step-down {text}: write a percentage from 1 to 100")
     return StepLimits(down_percent=float(text))
-
-
-def ratio(text: str | None) -> Ratio:
-    """The bounds of prefill per decode; none without the flag."""
-    if text is None:
-        return Ratio()
-    try:
-        low, high = (_share(part) for part in text.split(","))
-    except ValueError:
-        low, high = Share(0, 1), Share(0, 1)
-    positive = min(low.prefill, low.decode, high.prefill, high.decode) >= 1
-    if not positive or low.prefill * high.decode > high.prefill * low.decode:
-        raise UsageError(
-            f"--ratio {text}: write the least and the most prefill per decode replicas, such as "
-            "1:4,2:1"
-        )
-    return Ratio(low, high)
-
-
-def _share(text: str) -> Share:
-    prefill, decode = (int(number) for number in text.split(":"))
-    return Share(prefill, decode)
 
 
 def scale_to_zero(text: str | None, cold_s: float) -> ScaleToZero | None:

@@ -65,41 +65,6 @@ class ScaleDown(ApiModel):
     on recorded traces shorter ones cost attainment, and move pods up and down more often."""
 
 
-class RoleShare(ApiModel):
-    """So many prefill pods for so many decode pods."""
-
-    prefill: Annotated[int, within("autoscaling.ratio.*.prefill")] = 1
-    """Prefill pods. Default 1: a share is one to some number in most cases."""
-    decode: Annotated[int, within("autoscaling.ratio.*.decode")] = 1
-    """Decode pods. Default 1, likewise."""
-
-
-class RoleRatio(ApiModel):
-    """Bounds of prefill pods per decode pod."""
-
-    min: RoleShare | None = None
-    """At least so many prefill pods for the decode pods that there are, such as
-    {prefill: 1, decode: 4}. Prefill grows where it has fewer."""
-    max: RoleShare | None = None
-    """At most so many prefill pods for the decode pods that there are, such as
-    {prefill: 2, decode: 1}. Decode grows where prefill has more."""
-
-    def min_is_at_most_max(self) -> bool:
-        low, high = self.min, self.max
-        return low is None or high is None or low.prefill * high.decode <= high.prefill * low.decode
-
-    rules: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            field=".min",
-            cel="!has(self.min) || !has(self.max) || "
-            "self.min.prefill * self.max.decode <= self.max.prefill * self.min.decode",
-            holds=min_is_at_most_max,
-            message="ratio.min asks for more prefill per decode than ratio.max allows: write a "
-            "smaller min, such as {prefill: 1, decode: 4}, or a larger max",
-        ),
-    )
-
-
 class ScheduledReplicas(ApiModel):
     """How many pods a role may have while a window is open."""
 
@@ -217,14 +182,6 @@ class Autoscaling(ApiModel):
     """How long a pod may find no node before its role goes on with the next of roles.*.gpuTypes.
     The type without room is not chosen again for a day. Default 10m: longer than most clusters take
     to add a node. Without gpuTypes it does nothing."""
-    warm_spares: Annotated[int, within("autoscaling.warmSpares")] = 0
-    """Pods of each role that are kept ready beyond those that the load asks for (policy Goodput),
-    so that a burst does not wait for a cold start. They serve, and a GPU budget holds over them.
-    Default 0: each costs its GPUs all the time."""
-    ratio: RoleRatio = RoleRatio()
-    """Bounds of prefill pods per decode pod (mode disaggregated, policy Goodput). They
-    only add pods, within replicas.max and the GPU budget. Default: none, each role is sized for
-    itself."""
     schedules: Annotated[tuple[Schedule, ...], Field(max_length=16)] = ()
     """Windows of time in which roles have a higher minimum or a lower maximum, such as office hours
     or a launch. They hold with and without slo. A GPU budget holds over them."""

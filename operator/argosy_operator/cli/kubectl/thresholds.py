@@ -32,8 +32,6 @@ WHAT_TO_CHANGE: dict[Rule, str] = {
     Rule.METRICS_UNAVAILABLE: "metrics must come back first (condition MetricsAvailable)",
     Rule.NO_SLO: "write spec.slo, or spec.roles.{role}.replicas.min",
     Rule.POLICY_NONE: "spec.roles.{role}.replicas.min is the number",
-    Rule.WARM_SPARES: "spec.autoscaling.warmSpares asks for more than the load's {demanded}",
-    Rule.RATIO: "spec.autoscaling.ratio asks for more than the load's {demanded}",
 }
 """What a person can do, by the rule that bound the number."""
 

@@ -25,7 +25,7 @@ from argosy_operator.core.scaling.estimate.demand import (
 )
 from argosy_operator.core.scaling.goals import Goals, Inputs
 from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.pace import holds, ratio, shift, zero
+from argosy_operator.core.scaling.pace import holds, shift, zero
 from argosy_operator.core.scaling.pace.gates import Gate, RoleView, blocked_by
 from argosy_operator.core.scaling.signals import learning, lengths, validity
 from argosy_operator.core.scaling.size import budget, sizing
@@ -60,8 +60,6 @@ def decide(
     state = learning.aimed(state, shares, inputs.slo.attainment)
     sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
     state, sized = _shift(state, sized, inputs)
-    beside = ratio.kept(tuple(role.target for role in sized), goals)
-    sized = tuple(replace(role, target=target) for role, target in zip(sized, beside, strict=True))
     pools = _pools(sized, sizes, inputs)
     targets = _within_budget(sized, pools, inputs)
     roles = tuple(
@@ -182,7 +180,9 @@ def _limits(state: ScalingState, inputs: Inputs) -> Limits:
 def _size_role(view: RoleView) -> Sized:
     """Apply holds and steps, then the user's min and max."""
     goal, now = view.inputs.goals.role(view.name), view.inputs.now
-    up, down, rule = _wanted(view, goal.min)
+    up, down, rule = goal.min, goal.min, Rule.IDLE
+    if view.size is not None:
+        up, down, rule = view.size.up, view.size.down, view.size.rule
     windows = holds.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
     held, gate = holds.record(view.role.holds, up, down, now, windows), blocked_by(view)
     current, steps = view.supply.desired, view.inputs.goals.steps
@@ -218,22 +218,6 @@ def _shift(
     after, targets = shift.shifted(state.shift, (one, other), span, inputs.now)
     sized = tuple(replace(role, target=to) for role, to in zip(sized, targets, strict=True))
     return replace(state, shift=after), sized
-
-
-def _wanted(view: RoleView, least: int) -> tuple[int, int, Rule]:
-    """What the role wants for its load and, going down, for more load; the rule that says so.
-
-    Spares are on top of the planned load, so that growth takes them before anything has to start. A
-    queue and requests in flight are what they are kept for: these have none of their own. An idle
-    fleet has none either: its minimum is spare already.
-    """
-    size, spares = view.size, view.inputs.goals.warm_spares
-    if size is None:
-        return least, least, Rule.IDLE
-    up, down = size.needed.up + spares, size.needed.down + spares
-    spare = up > size.up and size.rule is not Rule.SLO_UNREACHABLE
-    rule = Rule.WARM_SPARES if spare else size.rule
-    return max(size.up, up), max(size.down, up, down), rule
 
 
 def _pools(

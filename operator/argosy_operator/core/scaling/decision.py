@@ -34,8 +34,6 @@ class Rule(StrEnum):
     MAX_REPLICAS = "MaxReplicas"
     SCHEDULE = "Schedule"
     ROLE_FLIP = "RoleFlip"
-    RATIO = "Ratio"
-    WARM_SPARES = "WarmSpares"
     GPU_BUDGET = "GPUBudget"
     SLO_UNREACHABLE = "SLOUnreachable"
 
@@ -68,8 +66,6 @@ MEANING: dict[Rule, str] = {
     ),
     Rule.MIN_REPLICAS: "bounded by spec.roles.<role>.replicas.min",
     Rule.MAX_REPLICAS: "bounded by spec.roles.<role>.replicas.max",
-    Rule.WARM_SPARES: "spec.autoscaling.warmSpares are kept ready beyond what the load asks for",
-    Rule.RATIO: "spec.autoscaling.ratio asks for more replicas beside those of the other role",
     Rule.ROLE_FLIP: (
         "pods may change their role (spec.autoscaling.roleFlip): a replica that is only held goes "
         "to the other role that needs one, or goes if both roles together need fewer"

@@ -72,30 +72,6 @@ class StepLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """So many prefill replicas for so many decode replicas."""
-
-    prefill: int
-    decode: int
-
-    def prefill_for(self, decode: int) -> int:
-        """Prefill replicas of that share, rounded up."""
-        return -(-decode * self.prefill // self.decode)
-
-    def decode_for(self, prefill: int) -> int:
-        """Decode replicas of that share, rounded up."""
-        return -(-prefill * self.decode // self.prefill)
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """`autoscaling.ratio`: bounds of prefill per decode. None: no bound."""
-
-    min: Share | None = None
-    max: Share | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Windows:
     """Every duration of a law, from fields of the spec and from nothing else."""
 
@@ -201,11 +177,8 @@ class Goals:
     """None: there is nothing to size by, and replicas stay at their minimum."""
     windows: Windows = field(default_factory=Windows)
     steps: StepLimits = field(default_factory=StepLimits)
-    ratio: Ratio = field(default_factory=Ratio)
     role_flip: bool = False
     """Whether pods may change between prefill and decode (`autoscaling.roleFlip`)."""
-    warm_spares: int = 0
-    """Replicas of each role beyond those that the load asks for."""
     gpu_budget: int | None = None
     """GPUs that all roles may use together; None: no limit."""
     gpu_cap: int | None = None

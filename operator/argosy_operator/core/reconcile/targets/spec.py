@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
-from argosy_operator.api.v1alpha1.autoscaling import RoleShare
 from argosy_operator.api.v1alpha1.roles import GpuType
 from argosy_operator.core.scaling.estimate.capacity import MOST_AUTO_TOKENS
 from argosy_operator.core.scaling.estimate.profiles import prior_of
@@ -11,10 +10,8 @@ from argosy_operator.core.scaling.goals import (
     SLO,
     Goals,
     Profile,
-    Ratio,
     RoleGoal,
     Serving,
-    Share,
     StepLimits,
     Windows,
 )
@@ -69,8 +66,6 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
             down_percent=scaling.scale_down.max_step_percent,
         ),
         role_flip=spec.flips_roles,
-        warm_spares=scaling.warm_spares,
-        ratio=Ratio(_share(scaling.ratio.min), _share(scaling.ratio.max)),
         gpu_budget=scaling.gpu_budget.max,
         zero_after_s=scaling.scale_to_zero.after.seconds
         if scaling.scale_to_zero is not None and spec.goes_to_zero
@@ -135,10 +130,6 @@ def windows_of(spec: ServingDeploymentSpec) -> tuple[Window, ...]:
         )
         for schedule in spec.autoscaling.schedules
     )
-
-
-def _share(share: RoleShare | None) -> Share | None:
-    return None if share is None else Share(share.prefill, share.decode)
 
 
 def _serving(spec: ServingDeploymentSpec) -> Serving:

@@ -84,9 +84,6 @@ class Size:
     """Work of the queued prompts in this role, in replica-seconds."""
     share: float = 1.0
     """Predicted share of requests within the role's limit, with what the load alone needs."""
-    needed: Counts = Counts(0, 0)
-    """What the planned load alone asks for: `up` and `down` without queue and requests in flight.
-    """
 
 
 def counts(
@@ -129,7 +126,7 @@ def size(
     if floor > up:
         up, rule = floor, Rule.BACKLOG
     share = model.attainment(needed.up, rate)
-    return Size(up, max(up, down), rule, model, rate, reachable, queued_s, share, needed)
+    return Size(up, max(up, down), rule, model, rate, reachable, queued_s, share)
 
 
 def backlog(
