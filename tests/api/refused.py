@@ -54,7 +54,7 @@ TIMES = {
 LISTS: dict[str, Any] = {
     "roles": {"colocated": {"gpuTypes": [H100]}},
     **_slo(classes=[{"name": "batch", "ttft": {"target": "9s"}, "tpot": {"target": "1s"}}]),
-    "autoscaling": {"shadow": ["kpa", "hpa"], **_schedule()["autoscaling"]},
+    **_schedule(),
     "engine": {"env": [{"name": "A"}]},
     "pods": [
         {
@@ -130,7 +130,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
     "wrong policy": ({"autoscaling": {"policy": "goodput"}}, "bad", "Goodput"),
-    "wrong shadow": ({"autoscaling": {"shadow": ["none"]}}, "bad", "kpa"),
     "tokens of a step in words": (
         {"engine": {"maxNumBatchedTokens": "many"}},
         "bad",
@@ -189,7 +188,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
     "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
     "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),
-    "a shadow that is no law": ({"autoscaling": {"shadow": ["wva"]}}, "bad", "kpa"),
     "a schedule without five fields": (_schedule(start="0 8 * *"), "bad", "0 8 * * MON-FRI"),
     "a schedule at 25 o'clock": (_schedule(start="0 25 * * *"), "bad", "0 8 * * MON-FRI"),
     "a schedule that is always open": (_schedule(duration="200h"), "bad", "is replicas.min"),

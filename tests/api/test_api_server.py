@@ -80,7 +80,7 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     # Lists have no default in the CRD: an absent one and an empty one are the same to users.
     del read["engine"]["args"], read["engine"]["env"], read["pods"]
     del read["model"]["servedNames"]
-    del read["autoscaling"]["schedules"], read["autoscaling"]["shadow"]
+    del read["autoscaling"]["schedules"]
     for role in read["roles"].values():
         del role["gpuTypes"]
     assert spec == read

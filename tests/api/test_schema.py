@@ -133,7 +133,7 @@ def test_defaults_of_the_crd_are_the_models_defaults():
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     # An empty list and an absent one are equal.
     del read["engine"]["args"], read["engine"]["env"], read["pods"]
-    del read["autoscaling"]["schedules"], read["autoscaling"]["shadow"]
+    del read["autoscaling"]["schedules"]
     del read["model"]["servedNames"]
     for role in read["roles"].values():
         del role["gpuTypes"]
@@ -147,7 +147,6 @@ def test_nothing_below_a_list_has_a_default_in_the_crd():
 
 def test_the_models_fill_in_items_of_lists():
     spec = ServingDeployment.model_validate(manifest(LISTS)).spec
-    assert spec.autoscaling.shadow == ("kpa", "hpa"), "in the user's order"
     assert [schedule.time_zone for schedule in spec.autoscaling.schedules] == ["UTC"]
     assert [kind.resource_name for kind in spec.roles.colocated.gpu_types] == ["nvidia.com/gpu"]
     assert [one.priority for one in spec.slo.classes] == [0]

@@ -86,7 +86,7 @@ def _text(fleet: Object) -> str:
     if last is None:
         lines.append(
             "No decision has changed replicas yet. Under spec.autoscaling.policy Goodput with "
-            "spec.slo, or Queue, the operator decides once per spec.autoscaling.interval."
+            "spec.slo the operator decides once per spec.autoscaling.interval."
         )
     else:
         lines += _decision(last)
@@ -99,7 +99,6 @@ def _text(fleet: Object) -> str:
         lines += ["", "Earlier changes"]
         lines += [f"  {d['time']}  {_moves(d)}  {d.get('reason', '')}" for d in history]
     lines += _misses(status.get("goodput") or {})
-    lines += _advice(scaling)
     conditions = [c for c in status.get("conditions", []) if _matters(c)]
     if conditions:
         lines += ["", "Conditions"]
@@ -107,24 +106,6 @@ def _text(fleet: Object) -> str:
             f"  {c['type']}={c['status']} {c['reason']}: {c.get('message', '')}" for c in conditions
         ]
     return "\n".join(lines)
-
-
-def _advice(scaling: Object) -> list[str]:
-    """What nothing applies: the other mode, and what other autoscalers ask for."""
-    lines = list[str]()
-    if message := (scaling.get("modeAdvice") or {}).get("message"):
-        lines += ["", "Advice on the mode", f"  {message}"]
-    if shadow := scaling.get("shadow"):
-        lines += ["", "Other autoscalers on the same metrics (nothing applies them)"]
-        lines.append(f"  {'law':<10} {'GPU-hours':>10} {'ours':>10}  asks for")
-    for one in shadow or []:
-        asks = ", ".join(f"{role} {n}" for role, n in (one.get("to") or {}).items())
-        asks = f"failed: {one['failed']}" if one.get("failed") else asks
-        lines.append(
-            f"  {one['law']:<10} {one['gpuHours']:>10} {one['ourGpuHours']:>10}  {asks}, "
-            f"since {one['since']}"
-        )
-    return lines
 
 
 def _misses(goodput: Object) -> list[str]:

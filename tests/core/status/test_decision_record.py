@@ -95,7 +95,7 @@ def test_a_round_that_changes_no_replicas_keeps_the_last_decision(
 ) -> None:
     last = EARLIER | {"record": {"now": 1.0}}
     found = written(decision, scaled=scaled, lastDecision=last, history=[EARLIER])
-    assert found == {"lastDecision": last, "history": [EARLIER], "shadow": []}
+    assert found == {"lastDecision": last, "history": [EARLIER]}
 
 
 def test_a_decision_that_moves_no_role_is_bound_by_none() -> None:

@@ -139,9 +139,6 @@ class ScaleToZero(ApiModel):
     OpenAI clients."""
 
 
-ShadowName = Literal["apa", "hpa", "hpa-gpu", "keda", "kpa"]
-
-
 class Autoscaling(ApiModel):
     """Who decides the number of replicas, how often and in which steps."""
 
@@ -160,11 +157,6 @@ class Autoscaling(ApiModel):
     weights."""
     gpu_budget: GpuBudget = GpuBudget()
     """The most GPUs that policy Goodput may ask for."""
-    shadow: Annotated[tuple[ShadowName, ...], Field(max_length=3)] = ()
-    """Up to three other autoscalers that decide beside Argosy's law on the same metrics. Status
-    says what they ask for and how many GPU-hours that would have been; nothing applies it. hpa
-    scales by queues, hpa-gpu by the share of time in which GPUs compute, keda by sums of PromQL,
-    kpa as Knative and apa as AIBrix do. Default: none."""
     role_flip: bool = False
     """True lets a prefill pod that is to leave become a decode pod that is to come, and back, with
     its weights loaded (mode disaggregated). Both roles must have the same resources. The pods read

@@ -154,41 +154,6 @@ class DecisionStatus(AdviceStatus):
     last decision keeps its record."""
 
 
-class ShadowStatus(ApiModel):
-    """What another autoscaler would do. It decides on the metrics of the fleet as Argosy scales
-    it."""
-
-    list_key: ClassVar[str | None] = "law"
-
-    law: Short
-    """Its name in spec.autoscaling.shadow."""
-    to: Annotated[dict[str, Count], Field(max_length=4)] = Field(default_factory=dict)
-    """Replicas per role that it asks for now."""
-    gpu_hours: Short
-    """GPU-hours of what it asked for since then."""
-    our_gpu_hours: Short
-    """GPU-hours of what Argosy asked for in the same time."""
-    since: Timestamp
-    """When it was first asked."""
-    failed: Sentence = ""
-    """Why it could not decide; empty if it could."""
-
-
-class ModeAdvice(ApiModel):
-    """Which mode would need fewer GPUs for the same SLO, by what engines showed. Nothing applies
-    it."""
-
-    advised: Literal["colocated", "disaggregated"] | None = None
-    """The mode that saves 15 % or more at the 95th percentile of a day. Absent while it is the
-    fleet's own, and until a day was seen."""
-    colocated_gpus: Short | None = None
-    """GPUs of mode colocated. Absent if no number meets the SLO."""
-    disaggregated_gpus: Short | None = None
-    """GPUs of mode disaggregated. Absent if no number meets the SLO."""
-    message: Sentence = ""
-    """The same for people."""
-
-
 class AutoscalingStatus(ApiModel):
     """The latest decisions on replicas."""
 
@@ -201,11 +166,6 @@ class AutoscalingStatus(ApiModel):
     of replicas are advised."""
     last_scale_time: Annotated[dict[str, Timestamp], Field(max_length=4)] | None = None
     """When replicas last changed, per role."""
-    mode_advice: ModeAdvice | None = None
-    """Whether the other mode would need fewer GPUs. Absent until both could be sized. Its figures
-    stay while no request arrives."""
-    shadow: Annotated[tuple[ShadowStatus, ...], Field(max_length=3)] = ()
-    """What the autoscalers of spec.autoscaling.shadow would do."""
 
 
 class ImagesStatus(ApiModel):

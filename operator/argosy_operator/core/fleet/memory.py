@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.objects import ChildKey
-from argosy_operator.core.scaling.advice.modes import Modes
-from argosy_operator.core.scaling.advice.shadow import Shadow
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.prices import Prices
 from argosy_operator.core.scaling.signals.alone import Heard
@@ -66,12 +64,8 @@ class LoopMemory:
     """What gateways said of their load when they were asked."""
     errors: Errors = field(default_factory=Errors)
     """Verdicts of requests, for the error budget."""
-    modes: Modes = field(default_factory=Modes)
-    """GPUs that each mode would need, for advice."""
     prices: Prices = field(default_factory=Prices)
     """What the fleet would cost on each of its GPU types."""
-    shadow: Shadow = ()
-    """What the laws of spec.autoscaling.shadow would ask for."""
     learnt_read: bool = False
     """What an earlier operator kept of `scaling` was looked for."""
     learnt_at: float = float("-inf")

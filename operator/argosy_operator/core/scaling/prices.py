@@ -25,6 +25,8 @@ from argosy_operator.core.scaling.size.model import (
 )
 from argosy_operator.core.scaling.state import ScalingState
 
+EVERY_S = 60.0
+"""How often the costs are computed."""
 SLOT_S, DAY_S = 900.0, 86_400.0
 """The largest cost of each slot is kept, for a day. A choice stands for a day, too."""
 FIRST_SLOTS, ENOUGH_SLOTS = 4, 88

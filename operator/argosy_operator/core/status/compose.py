@@ -17,7 +17,6 @@ from argosy_operator.core.fleet.objects import Object, rfc3339
 from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import not_judged
-from argosy_operator.core.status.advice import advice_status
 from argosy_operator.core.status.facts import Standing, facts_of, facts_of_standing
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import (
@@ -65,8 +64,7 @@ def status_of(
             "model": _model(snapshot, draft),
             "goodput": findings.goodput,
             "errorBudget": error_budget_status(snapshot, findings.draft),
-            "autoscaling": autoscaling_status(snapshot, draft)
-            | advice_status(snapshot, findings.draft, traffic=findings.goodput is not None),
+            "autoscaling": autoscaling_status(snapshot, draft),
             "columns": printer_columns(
                 roles, gpus_of(snapshot), slo, _reason_column(conditions, facts)
             ),

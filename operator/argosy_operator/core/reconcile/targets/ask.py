@@ -7,19 +7,16 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Scale, key_of
 from argosy_operator.core.fleet.events import Event, EventReason
-from argosy_operator.core.fleet.objects import seconds
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.targets.spec import goals_of, offers_of, windows_of
 from argosy_operator.core.reconcile.targets.supply import front, supply_of
-from argosy_operator.core.scaling.advice.modes import EVERY_S, need_of, with_need
-from argosy_operator.core.scaling.advice.shadow import Played, played
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.goals import Goals, Inputs
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations
 from argosy_operator.core.scaling.pace import schedules
-from argosy_operator.core.scaling.prices import costs, with_costs
+from argosy_operator.core.scaling.prices import EVERY_S, costs, with_costs
 from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.core.scaling.text.record import to_json
 from argosy_operator.core.slo.errors import taken
@@ -47,7 +44,7 @@ def ask_law(
     seen = Observations(metrics, supply, front(snapshot, draft))
     # The scaling law runs on the clock of its samples, which may differ from the operator's.
     state, decision = decide(draft.memory.scaling, seen, goals, metrics.at)
-    draft = _advise(snapshot, draft, state, seen, goals, decision)
+    draft = _price(snapshot, draft, state, seen, goals, decision)
     moved = [t for t in decision.targets if t.replicas != t.current]
     if not moved:
         return draft, state, decision
@@ -99,7 +96,7 @@ def remembered(
     return draft.within(max(0.0, next_at - snapshot.monotonic))
 
 
-def _advise(
+def _price(
     snapshot: Snapshot,
     draft: Draft,
     state: ScalingState,
@@ -107,24 +104,13 @@ def _advise(
     goals: Goals,
     decision: Decision,
 ) -> Draft:
-    """What is found beside the decision: what other laws ask for, what the other mode would need,
-    and what the fleet would cost on other GPU types. Only the last is applied, by its own step."""
-    memory, scaling = draft.memory, snapshot.fleet.spec.autoscaling
-    if not decision.active or goals.slo is None:
+    """Return the draft that knows what the fleet would cost on each of its GPU types."""
+    offers, prices = offers_of(snapshot.fleet.spec), draft.memory.prices
+    due = prices.at is None or abs(decision.at - prices.at) >= EVERY_S
+    if not (offers and due and decision.active and goals.slo is not None):
         return draft
-    old = memory.shadow or tuple(
-        Played.resumed(o.law, seconds(o.since), o.to, o.gpu_hours, o.our_gpu_hours, decision.at)
-        for o in snapshot.fleet.status.autoscaling.shadow
-    )
-    memory = replace(memory, shadow=played(old, scaling.shadow, seen, goals, decision))
-    modes, numbers = memory.modes, decision.numbers
-    if modes.at is None or abs(decision.at - modes.at) >= EVERY_S:
-        rate = numbers.get("forecast_per_s", 0.0) * numbers.get("margin", 1.0)
-        need = need_of(state, Inputs(seen, goals, goals.slo, decision.at), rate)
-        memory = replace(memory, modes=with_need(modes, need, goals.mode, decision.at))
-    offers, at = offers_of(snapshot.fleet.spec), memory.prices.at
-    if offers and (at is None or abs(decision.at - at) >= EVERY_S):
-        rate = numbers.get("forecast_per_s", 0.0) * numbers.get("margin", 1.0)
-        found = costs(state, Inputs(seen, goals, goals.slo, decision.at), offers, rate)
-        memory = replace(memory, prices=with_costs(memory.prices, found, decision.at))
-    return replace(draft, memory=memory)
+    numbers = decision.numbers
+    rate = numbers.get("forecast_per_s", 0.0) * numbers.get("margin", 1.0)
+    found = costs(state, Inputs(seen, goals, goals.slo, decision.at), offers, rate)
+    prices = with_costs(prices, found, decision.at)
+    return replace(draft, memory=replace(draft.memory, prices=prices))
