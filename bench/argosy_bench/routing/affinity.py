@@ -15,7 +15,7 @@ import httpx
 from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.routing.fleets import Pod, gateway, sim_engines
 from argosy_bench.routing.picks import fleet_of, pick_us
-from argosy_gateway.wire.prefixes import prefixes_of
+from argosy_gateway.wire.openai import prefixes_of
 
 __all__ = ["FIGURES", "measure"]
 

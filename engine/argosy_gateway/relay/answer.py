@@ -13,8 +13,7 @@ from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
 from argosy_gateway.pods.pairs import FAILED_HEADER, HANDOVER_HEADER
 from argosy_gateway.relay.resume import Resume
-from argosy_gateway.wire.names import answered_as
-from argosy_gateway.wire.openai import body_of, error_body
+from argosy_gateway.wire.openai import body_of, error_body, restore_model
 from argosy_gateway.wire.sse import StreamScan, Usage
 
 __all__ = [
@@ -220,7 +219,7 @@ class Answer:
         if not events and not scan.done:
             return
         if self._names is not None:
-            events = answered_as(events, *self._names)
+            events = restore_model(events, *self._names)
         if not self.started:
             self.resume.opened(events)
             await self._start(200, self._stream_headers)
@@ -240,13 +239,13 @@ class Answer:
         events = scan.feed(data)
         self._note_content(scan)
         if events:
-            body.write(events if self._names is None else answered_as(events, *self._names))
+            body.write(events if self._names is None else restore_model(events, *self._names))
         return True
 
     async def send_whole(self, status: int, headers: Headers, body: bytes) -> None:
         """An answer in one piece."""
         if self._names is not None:
-            body = answered_as(body, *self._names)
+            body = restore_model(body, *self._names)
         await self._start(status, headers, (b"content-length", str(len(body)).encode()))
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 

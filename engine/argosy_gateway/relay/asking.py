@@ -9,8 +9,7 @@ from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange, authority
-from argosy_gateway.wire.names import renamed
-from argosy_gateway.wire.openai import CompletionRequest
+from argosy_gateway.wire.openai import CompletionRequest, rename_model
 
 __all__ = ["address_of", "ask"]
 
@@ -50,7 +49,9 @@ async def ask(
         headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
         if resume is None:
             headers += _first_token(fleet, request, slo_class)
-    body = request.body if pod.model is None else renamed(request.body, request.model, pod.model)
+    body = (
+        request.body if pod.model is None else rename_model(request.body, request.model, pod.model)
+    )
     if request.stream:
         headers.append(("x-argosy-token-ids", "1"))
         if route.prefills:

@@ -38,8 +38,13 @@ from argosy_gateway.relay.asking import address_of, ask
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire import http1
-from argosy_gateway.wire.answers import blames_client, error_code, json_or_none, longest_share
-from argosy_gateway.wire.openai import CompletionRequest
+from argosy_gateway.wire.openai import (
+    CompletionRequest,
+    blames_client,
+    error_code,
+    json_or_none,
+    longest_share,
+)
 from argosy_gateway.wire.sse import StreamScan, believable, usage_of
 
 __all__ = ["Attempt", "FailedAttempt"]

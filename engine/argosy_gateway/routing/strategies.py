@@ -62,7 +62,7 @@ class RoutingRequest(NamedTuple):
     cache_key: str | None = None
     """OpenAI's `prompt_cache_key`: requests of one session or application. None if not given."""
     prefixes: tuple[int, ...] = ()
-    """Chained hashes of the prompt's text, one for each 256 bytes (`wire.prefixes`). Empty for
+    """Chained hashes of the prompt's text, one for each 256 bytes (`wire.openai`). Empty for
     strategies without affinity, and for prompts that are shorter."""
     prompt_chars: int = 0
     """Length of the prompt's text."""
@@ -209,7 +209,7 @@ def _points_of(uid: str) -> list[tuple[int, str]]:
 
 
 _CHUNK_BYTES = 256
-"""Text of one prefix; see `wire.prefixes`."""
+"""Text of one prefix; see `wire.openai`."""
 _MOST_PREFIXES = 1 << 16
 """Prefixes in the index: about 25 MiB, and the text of 4 million tokens."""
 _PODS_PER_PREFIX = 4

@@ -35,7 +35,7 @@ from argosy_gateway.wire.openai import (
     CompletionRequest,
     body_of,
     check_question,
-    listed,
+    list_names,
     read_completion,
     request_id_of,
 )
@@ -243,7 +243,7 @@ async def _models(fleet: Fleet, scope: Scope, request_id: str, created: int) -> 
         raise _wrong_method(scope, "GET")
     names, asked = _names(fleet), str(scope["path"]).removeprefix(MODELS).strip("/")
     if asked and asked not in names:
-        text = f"No such model; this fleet serves {listed(names)}."
+        text = f"No such model; this fleet serves {list_names(names)}."
         raise RequestError(404, text, code="model_not_found", param="model")
     context = await max_model_len(fleet, request_id)
     cards = [

@@ -20,8 +20,7 @@ from argosy_gateway.errors import (
 from argosy_gateway.pods.endpoints import Endpoint, Role
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.wire import http1
-from argosy_gateway.wire.answers import context_length
-from argosy_gateway.wire.names import renamed
+from argosy_gateway.wire.openai import context_length, rename_model
 
 __all__ = ["METHODS", "MODELS", "Question", "Told", "ask_any", "max_model_len"]
 
@@ -59,7 +58,7 @@ class Question(NamedTuple):
         """The body for the engine of this pod, with its own name for the model."""
         if self.model is None or pod.model is None:
             return self.body
-        return renamed(self.body, self.model, pod.model)
+        return rename_model(self.body, self.model, pod.model)
 
 
 async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) -> Told:

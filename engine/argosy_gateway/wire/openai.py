@@ -1,8 +1,9 @@
-"""The edge of the OpenAI protocol: requests in, error bodies out.
+"""The edge of the OpenAI protocol: requests in, error bodies out, and what an answer says.
 
 `server` hands over the raw body of a completion or chat request and gets a `CompletionRequest`.
 Only what the gateway itself needs is read. The engine judges everything else, and its answer passes
-through unchanged.
+through unchanged, except for the model's name. Engines are not believed: any bytes of an answer
+give a value.
 """
 
 import json
@@ -10,21 +11,161 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, NamedTuple, NoReturn
 
 from argosy_gateway.errors import RequestError
-from argosy_gateway.wire.prefixes import LONGEST_BYTES, prefixes_of
 
 __all__ = [
+    "CHUNK_BYTES",
+    "LONGEST_BYTES",
     "TRANSPORT",
     "CompletionRequest",
+    "blames_client",
     "body_of",
     "check_question",
+    "context_length",
     "error_body",
-    "listed",
+    "error_code",
+    "json_or_none",
+    "list_names",
+    "longest_share",
+    "prefixes_of",
     "read_completion",
+    "rename_model",
     "request_id_of",
+    "restore_model",
 ]
+
+CHUNK_BYTES = 256
+"""Text of one prefix, about 64 tokens of English text: four blocks of an engine's prefix cache."""
+LONGEST_BYTES = 64 << 10
+"""Later text is not looked at: about 16,000 tokens say enough about which pod has the prefix."""
+
+
+def prefixes_of(text: bytes) -> tuple[int, ...]:
+    """Return a chained hash for each 256 bytes of a prompt, up to `LONGEST_BYTES`.
+
+    Two prompts have the first n hashes in common exactly if they have the first n · 256 bytes in
+    common. They are hashes of text, not of tokens: a gateway has no tokenizer.
+
+    The last, partial chunk is left out: it ends in the middle of what the next turn continues.
+    """
+    found: list[int] = []
+    chain = blake2b(digest_size=8)
+    for end in range(CHUNK_BYTES, min(len(text), LONGEST_BYTES) + 1, CHUNK_BYTES):
+        chain.update(text[end - CHUNK_BYTES : end])
+        found.append(int.from_bytes(chain.digest()))
+    return tuple(found)
+
+
+_MEMBER = rb'"model"\s*:\s*%b'
+
+
+def rename_model(body: bytes, asked: str, name: str) -> bytes:
+    """Return a client's body, a JSON object, that asks for `name` instead of the model `asked`.
+
+    Keys are searched as bytes, as in `sse`: inside a JSON string every quote is escaped, so the
+    bytes `"model":"…"` are a member of an object.
+    """
+    if asked == name:
+        return body
+    found = list(_member_of(asked).finditer(body))
+    if len(found) == 1 and body.count(b'"model"') == 1 and json.detect_encoding(body) == "utf-8":
+        return body[: found[0].start()] + b'"model":' + _quoted(name) + body[found[0].end() :]
+    # Some tool has a member of this name, or the text is written in an unusual way.
+    request = json.loads(body.decode(json.detect_encoding(body), "surrogatepass"))
+    text = json.dumps({**request, "model": name}, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")
+
+
+def restore_model(data: bytes, own: str, asked: str) -> bytes:
+    """Bytes of an answer, in whole events, with the name that the client asked for in place of the
+    engine's own."""
+    if asked == own or b'"model"' not in data:
+        return data
+    return _member_of(own).sub(lambda _: b'"model":' + _quoted(asked), data)
+
+
+@lru_cache(maxsize=256)
+def _member_of(name: str) -> re.Pattern[bytes]:
+    """Compiled once: a fleet has few names, and an answer many events."""
+    return re.compile(_MEMBER % re.escape(_quoted(name)))
+
+
+@lru_cache(maxsize=256)
+def _quoted(name: str) -> bytes:
+    return json.dumps(name).encode()
+
+
+def json_or_none(body: bytes) -> object:
+    """The value that the body is; None if it is no JSON."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def context_length(body: bytes) -> int | None:
+    """`max_model_len` of the first model of a list of models; None if it has none."""
+    content = json_or_none(body)
+    models = content.get("data") if isinstance(content, dict) else None
+    first = models[0] if isinstance(models, list) and models else None
+    length = first.get("max_model_len") if isinstance(first, dict) else None
+    return length if type(length) is int else None
+
+
+def error_code(body: bytes) -> str | None:
+    """`error.code` of an error in OpenAI's form; None if there is none."""
+    code = _error_of(body).get("code")
+    return code if isinstance(code, str) else None
+
+
+def blames_client(body: bytes) -> bool:
+    """Whether an error in OpenAI's form says that the request is wrong. vLLM and SGLang write the
+    status that it would have had before the stream began."""
+    error = _error_of(body)
+    code = error.get("code")
+    if type(code) is int:
+        return 400 <= code < 500 and code not in (401, 408, 429)
+    return error.get("type") == "invalid_request_error"
+
+
+def _error_of(body: bytes) -> dict[str, object]:
+    content = json_or_none(body)
+    error = content.get("error") if isinstance(content, dict) else None
+    return error if isinstance(error, dict) else {}
+
+
+def longest_share(content: dict[str, object], sequences: int) -> float:
+    """Of all tokens that the engine drew for its `sequences`, the share of the longest choice.
+
+    By characters: an answer counts its tokens only together. Choices that `best_of` left out count
+    as much as the others on average.
+    """
+    choices = content.get("choices")
+    if sequences < 2 or not isinstance(choices, list) or not choices:
+        return 1.0
+    sizes = [_size_of_choice(choice) for choice in choices]
+    drawn = max(sequences, len(sizes))
+    if not any(sizes):
+        return 1 / drawn
+    return max(sizes) / sum(sizes) * len(sizes) / drawn
+
+
+def _size_of_choice(choice: object) -> int:
+    """Characters of a choice, those of its calls of tools included."""
+    if not isinstance(choice, dict):
+        return 0
+    text, message = choice.get("text"), choice.get("message")
+    if isinstance(text, str):
+        return len(text)
+    if not isinstance(message, dict):
+        return 0
+    parts = (message.get(name) for name in ("content", "reasoning", "tool_calls"))
+    return sum(len(part if isinstance(part, str) else str(part)) for part in parts if part)
+
 
 _PROMPT_LEVELS = 16
 """Deepest nesting of a prompt that is read. The API has three levels: a message's content, its
@@ -170,21 +311,21 @@ def _model(request: Mapping[str, Any], served_names: Collection[str]) -> str:
     if not isinstance(model, str):
         raise RequestError(
             400,
-            f"'model' must be a string; this fleet serves {listed(served_names)}.",
+            f"'model' must be a string; this fleet serves {list_names(served_names)}.",
             param="model",
         )
     if model not in served_names:
         raise RequestError(
             404,
             f"The model '{model[:128]}' does not exist here; this fleet serves "
-            f"{listed(served_names)}.",
+            f"{list_names(served_names)}.",
             param="model",
             code="model_not_found",
         )
     return model
 
 
-def listed(served_names: Collection[str]) -> str:
+def list_names(served_names: Collection[str]) -> str:
     """The names in a message."""
     return ", ".join(f"'{name}'" for name in served_names)
 

@@ -21,7 +21,7 @@ from argosy_gateway.routing.strategies import (
     RoutingRequest,
     hash_of,
 )
-from argosy_gateway.wire.prefixes import prefixes_of
+from argosy_gateway.wire.openai import prefixes_of
 from tests.gateway.routing.rosters import groups_of
 
 IDLE = FleetView({})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.wire.answers import error_code, json_or_none, longest_share
+from argosy_gateway.wire.openai import error_code, json_or_none, longest_share
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.wire.openai import read_completion
-from argosy_gateway.wire.prefixes import CHUNK_BYTES, LONGEST_BYTES, prefixes_of
+from argosy_gateway.wire.openai import CHUNK_BYTES, LONGEST_BYTES, prefixes_of, read_completion
 
 
 @given(
