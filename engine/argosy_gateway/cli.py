@@ -21,8 +21,7 @@ from argosy_gateway.options import (
     wrong_settings,
 )
 from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
-from argosy_gateway.pods.settings import follow_settings
-from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
+from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file, follow_settings
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.server.serve import serve
 

@@ -150,7 +150,7 @@ class Config:
     token_file: Path | None = None
     """This gateway's token for engines (`pods.proof`); None shows none."""
     tls_dir: Path | None = None
-    """Folder with tls.crt, tls.key and ca.crt (`pods.certificates`); None: engines that ask for TLS
+    """Folder with tls.crt, tls.key and ca.crt (`pods.proof`); None: engines that ask for TLS
     are not called."""
     log_format: str = "auto"
     """One of `logs.FORMATS`."""

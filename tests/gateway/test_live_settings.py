@@ -12,8 +12,7 @@ from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
 from argosy_gateway.cli import _follow, parse
 from argosy_gateway.options import KEY, Settings
 from argosy_gateway.pods.credentials import ApiServer
-from argosy_gateway.pods.settings import follow_settings
-from argosy_gateway.pods.watch import WatchTimes
+from argosy_gateway.pods.watch import WatchTimes, follow_settings
 from argosy_gateway.server.admin import admin_app, why_unready
 from argosy_gateway.server.app import api_app
 from tests.gateway.server.asked import asked, fleet_of

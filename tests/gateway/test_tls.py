@@ -12,9 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from argosy_gateway.errors import CredentialsError, UnreachableError
-from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, State
 from argosy_gateway.pods.health import HEALTHY
+from argosy_gateway.pods.proof import Certificates
 from argosy_gateway.wire import http1
 from local.cluster.config.pki import private_pem
 from tests.engine.processes import sim_engines

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from argosy_gateway.errors import BrokenError, ShortageError, UnreachableError
-from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, Endpoint
+from argosy_gateway.pods.proof import Certificates
 from argosy_gateway.wire import http1
 
 __all__ = ["Probes"]

@@ -1,4 +1,4 @@
-"""Keeps the directory of endpoints current: from the API server's watch, or from a file.
+"""Keeps pods and settings as the API server has them, or the pods as a file has them.
 
 It lists pods, then watches from the list's resourceVersion. On 410 it lists again; on any other
 error it watches again from the last version seen. While the API server fails, the directory stays
@@ -6,13 +6,17 @@ as it is and `relay` goes on serving. The same holds when the API server denies 
 gateway, but then the directory records it, because other gateways may still have access. A denial
 counts only from a server that reports itself healthy: one that cannot read etcd rejects every
 token, and that must not turn every gateway unready.
+
+The fleet's settings object is read by a call each few seconds, not by a watch: the right to watch
+one ConfigMap cannot be given by an operator that has no right to list them. `options` knows what is
+in it. While the API server fails, the settings stay as they are.
 """
 
 import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +40,7 @@ from argosy_gateway.pods.endpoints import (
 )
 from argosy_gateway.wire import http1
 
-__all__ = ["WatchTimes", "follow_api_server", "follow_file"]
+__all__ = ["WatchTimes", "follow_api_server", "follow_file", "follow_settings"]
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +136,7 @@ async def _call(server: ApiServer, target: str, times: WatchTimes) -> http1.Exch
     )
 
 
-async def _get(
+async def _open_answer(
     server: ApiServer, target: str, into: Directory, times: WatchTimes
 ) -> http1.Exchange:
     """The answer to a list or a watch, after its status was checked."""
@@ -162,7 +166,7 @@ async def _list(server: ApiServer, target: str, into: Directory, times: WatchTim
     more = ""
     while True:
         page = urlencode({"limit": _PAGE, **({"continue": more} if more else {})})
-        exchange = await _get(server, f"{target}&{page}", into, times)
+        exchange = await _open_answer(server, f"{target}&{page}", into, times)
         body = bytearray()
         try:
             async with asyncio.timeout(times.answer_s):
@@ -195,7 +199,7 @@ async def _watch(
         "allowWatchBookmarks": "true",
         "timeoutSeconds": timeout_s,
     }
-    exchange = await _get(server, f"{target}&{urlencode(query)}", into, times)
+    exchange = await _open_answer(server, f"{target}&{urlencode(query)}", into, times)
     try:
         async for line in _lines(exchange, times.silence_s):
             yield _apply(json.loads(line), into)
@@ -253,7 +257,7 @@ async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> N
         try:
             text = path.read_bytes()  # noqa: ASYNC240 (small and local)
             if text != seen:
-                into.replace([_of_entry(entry) for entry in json.loads(text)])
+                into.replace([_read_entry(entry) for entry in json.loads(text)])
                 seen = text
         except _NOT_USABLE as error:
             if str(error) != last_error:
@@ -262,7 +266,7 @@ async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> N
         await asyncio.sleep(every_s)
 
 
-def _of_entry(entry: dict[str, Any]) -> Endpoint:
+def _read_entry(entry: dict[str, Any]) -> Endpoint:
     return Endpoint(
         uid=entry.get("uid", entry["name"]),
         name=entry["name"],
@@ -276,3 +280,71 @@ def _of_entry(entry: dict[str, Any]) -> Endpoint:
         model=entry.get("model"),
         keyed=entry.get("keyed", False),
     )
+
+
+_SETTINGS_FAILED = (
+    ExchangeError,
+    ApiServerError,
+    OSError,
+    ValueError,
+    RecursionError,
+    TimeoutError,
+)
+_LONGEST_OBJECT_BYTES = 4 << 20
+"""Objects in etcd are at most 1.5 MiB."""
+
+
+async def follow_settings(
+    server: ApiServer,
+    target: str,
+    take: Callable[[object], None],
+    *,
+    times: WatchTimes,
+    every_s: float = 5.0,
+) -> None:
+    """Call `take` with `data` of the ConfigMap at the path `target`, or None where there is none,
+    until cancelled; about each `every_s` seconds, and five times as often before the first."""
+    pause_s, last_error = every_s / 5, ""
+    while True:
+        try:
+            found = await _read_settings(server, target, times)
+            take(found)
+            last_error = ""
+            if found is not None:
+                pause_s = every_s
+        except _SETTINGS_FAILED as error:
+            if repr(error) != last_error:
+                log.warning("the settings cannot be read: %r; they stay as they are", error)
+            last_error = repr(error)
+        await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311
+
+
+async def _read_settings(server: ApiServer, target: str, times: WatchTimes) -> object:
+    # From the API server's cache: without the parameter each call is one of etcd, too.
+    exchange = await http1.call(
+        server.host,
+        server.port,
+        method="GET",
+        target=f"{target}?resourceVersion=0",
+        headers=[*server.headers(), ("accept", "application/json")],
+        connect_s=times.connect_s,
+        tls=server.context(),
+    )
+    body = bytearray()
+    try:
+        async with asyncio.timeout(times.answer_s):
+            head = await exchange.head()
+            while data := await exchange.read():
+                body += data
+                if len(body) > _LONGEST_OBJECT_BYTES:
+                    raise ApiServerError("an object larger than 4 MiB")
+    finally:
+        exchange.abort()
+    if head.status == 404:
+        return None
+    if head.status != 200:
+        raise ApiServerError(f"{head.status}: {bytes(body[:300])!r}")
+    found = json.loads(body)
+    if not isinstance(found, dict) or found.get("kind") != "ConfigMap":
+        raise ApiServerError("the answer is no ConfigMap")
+    return found.get("data") or {}

@@ -12,10 +12,9 @@ from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass, classes_o
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config, SettingsRead
 from argosy_gateway.errors import UnreachableError
-from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.probes import Probes
-from argosy_gateway.pods.proof import Proof
+from argosy_gateway.pods.proof import Certificates, Proof
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.moves import Moves
 from argosy_gateway.relay.resume import KeptIds

@@ -8,10 +8,8 @@ import random
 import pytest
 
 from argosy_gateway.errors import ApiServerError
-from argosy_gateway.pods import settings
 from argosy_gateway.pods.credentials import ApiServer
-from argosy_gateway.pods.settings import follow_settings
-from argosy_gateway.pods.watch import WatchTimes
+from argosy_gateway.pods.watch import WatchTimes, follow_settings
 
 TARGET = "/api/v1/namespaces/n/configmaps/f-gateway"
 
