@@ -7,12 +7,14 @@ would answer 404 and 405 in its own. `serve` runs this app on the API port.
 import asyncio
 import json
 import logging
+import re
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
 from argosy_gateway import logs
+from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass
 from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
 from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.bodies import Body
@@ -20,14 +22,22 @@ from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.estimates import predict_ttft_s
 from argosy_gateway.routing.strategies import AFFINE
-from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
-from argosy_gateway.server.asked import flow_of, slo_class_of
-from argosy_gateway.server.cors import cors_headers, is_preflight, with_headers
-from argosy_gateway.server.text import (
+from argosy_gateway.server.asgi import (
+    App,
+    Client,
+    Receive,
+    Scope,
+    cors_headers,
+    header,
+    is_preflight,
+    respond,
+    with_headers,
+)
+from argosy_gateway.server.questions import (
     METHODS,
     MODELS,
+    EngineReply,
     Question,
-    Told,
     ask_any,
     max_model_len,
 )
@@ -52,6 +62,7 @@ CLIENT = "argosy.client"
 
 _SHORT_BYTES = 64 << 10
 """Longer bodies are read in a thread."""
+_FLOW = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 
@@ -108,7 +119,7 @@ async def _read(
     try:
         if scope["method"] != "POST":
             raise _wrong_method(scope, "POST")
-        slo_class, flow = slo_class_of(scope, fleet.classes), flow_of(scope)
+        slo_class, flow = _read_class(scope, fleet.classes), _read_flow(scope)
         sent_all = scope["state"][CLIENT].sent_all
         data = await body.read(receive, int(announced or 0), sent_all=sent_all)
         read = partial(
@@ -141,6 +152,28 @@ async def _read(
     )
 
 
+def _read_class(scope: Scope, classes: Mapping[str, SloClass]) -> SloClass:
+    """The class that `x-argosy-class` names. Raises RequestError (400) if there is none."""
+    given = header(scope, b"x-argosy-class")
+    name = given.decode("latin-1") if given is not None else DEFAULT_CLASS
+    if name not in classes:
+        text = f"No such class in x-argosy-class; this fleet has {', '.join(classes)}."
+        raise RequestError(400, text, param="x-argosy-class", code="class_not_found")
+    return classes[name]
+
+
+def _read_flow(scope: Scope) -> str:
+    """The flow that `x-argosy-flow` names, "" without one. Raises RequestError (400)."""
+    given = header(scope, b"x-argosy-flow")
+    if given is None:
+        return ""
+    flow = given.decode("latin-1")
+    if not _FLOW.fullmatch(flow):
+        text = "x-argosy-flow must be 1 to 128 letters, digits, dots, underscores or hyphens."
+        raise RequestError(400, text, param="x-argosy-flow")
+    return flow
+
+
 async def _question(
     fleet: Fleet, scope: Scope, receive: Receive, send: Send, request_id: str
 ) -> None:
@@ -156,13 +189,13 @@ async def _question(
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
             check = partial(check_question, data, served_names=_names(fleet))
             model = check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
-        told = await _while_there(
+        reply = await _while_there(
             ask_any(fleet, path, Question(data, model), request_id), scope["state"][CLIENT]
         )
-    await respond(send, told.status, told.body, request_id, told.headers)
+    await respond(send, reply.status, reply.body, request_id, reply.headers)
 
 
-async def _while_there(asking: Coroutine[Any, Any, Told], client: Client) -> Told:
+async def _while_there(asking: Coroutine[Any, Any, EngineReply], client: Client) -> EngineReply:
     """What is asked, until the client leaves: that ends the engine's call, too. ClientGoneError."""
     task = asyncio.ensure_future(asking)
     gone = False

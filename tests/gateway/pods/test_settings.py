@@ -8,6 +8,7 @@ import random
 import pytest
 
 from argosy_gateway.errors import ApiServerError
+from argosy_gateway.pods import watch
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.watch import WatchTimes, follow_settings
 
@@ -34,7 +35,7 @@ async def paused(answers, monkeypatch, caplog, **given):
     async def slept(seconds):
         pauses.append(seconds)
 
-    monkeypatch.setattr(settings, "_read", read)
+    monkeypatch.setattr(watch, "_read_settings", read)
     monkeypatch.setattr(asyncio, "sleep", slept)
     monkeypatch.setattr(
         random, "uniform", lambda low, high: 1.0 if (low, high) == (0.8, 1.2) else 0
@@ -88,7 +89,7 @@ async def answered(status, body, times=None, token="t", slow=False):
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
         server = ApiServer("127.0.0.1", listener.sockets[0].getsockname()[1], token=token)
         try:
-            found = await settings._read(server, TARGET, times or WatchTimes())
+            found = await watch._read_settings(server, TARGET, times or WatchTimes())
         except (ApiServerError, TimeoutError) as error:
             found = error
     return found, heads[0]

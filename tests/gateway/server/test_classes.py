@@ -47,17 +47,21 @@ async def test_an_unknown_class_is_refused_with_the_names_that_there_are():
         response = await asked(f, x_argosy_class="gold")
         assert response.status_code == 400
         error = response.json()["error"]
-        assert error["message"] == "No such class in x-argosy-class; this fleet has default, batch."
+        assert "default, batch" in error["message"]
         assert (error["code"], error["param"]) == ("class_not_found", "x-argosy-class")
         assert f.count("argosy_requests_received_total", outcome="invalid") == 1
 
 
-@pytest.mark.parametrize("flow", ["", "a b", "x" * 129, "a/b"])
-async def test_a_flow_that_is_no_name_is_refused(flow):
+@pytest.mark.parametrize(
+    ("flow", "status"),
+    [("A.z_9-0", 200), ("x" * 128, 200), ("", 400), ("a b", 400), ("x" * 129, 400), ("a/b", 400)],
+)
+async def test_a_flow_is_1_to_128_letters_digits_dots_underscores_or_hyphens(flow, status):
     async with front(Engine("e", answer)) as f:
         response = await asked(f, x_argosy_flow=flow)
-        assert response.status_code == 400
-        assert "1 to 128 letters" in response.json()["error"]["message"]
+        assert response.status_code == status
+        if status == 400:
+            assert response.json()["error"]["param"] == "x-argosy-flow"
 
 
 async def test_the_engine_is_told_the_priority_of_the_class_and_neither_class_nor_flow():

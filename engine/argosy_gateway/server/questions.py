@@ -22,7 +22,7 @@ from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.wire import http1
 from argosy_gateway.wire.openai import context_length, rename_model
 
-__all__ = ["METHODS", "MODELS", "Question", "Told", "ask_any", "max_model_len"]
+__all__ = ["METHODS", "MODELS", "EngineReply", "Question", "ask_any", "max_model_len"]
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ _PODS = 3
 """So many are asked, one after the other."""
 
 
-class Told(NamedTuple):
+class EngineReply(NamedTuple):
     """An engine's answer."""
 
     status: int
@@ -61,21 +61,21 @@ class Question(NamedTuple):
         return rename_model(self.body, self.model, pod.model)
 
 
-async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) -> Told:
+async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) -> EngineReply:
     """The answer of the first pod that gives one. Raises RequestError (400, 503)."""
     pods = fleet.directory.serving()
     for pod in random.sample(pods, min(len(pods), _PODS)):
         try:
             async with asyncio.timeout(fleet.config.limits.engine_silence_s):
-                told = await _ask(fleet, pod, path, question, request_id)
+                reply = await _ask(fleet, pod, path, question, request_id)
         except ShortageError as error:
             log.error("no engine can be asked: %s", error)
             raise out_of_descriptors() from error
         except (UnreachableError, BrokenError, TimeoutError) as error:
             log.info("engine %s did not answer %s: %s", pod.name, path, error)
             continue
-        if told is not None:
-            return told
+        if reply is not None:
+            return reply
     raise RequestError(
         503,
         "No engine answered; try again later.",
@@ -97,11 +97,11 @@ async def max_model_len(fleet: Fleet, request_id: str) -> int | None:
     if pod.revision not in fleet.contexts:
         try:
             async with asyncio.timeout(fleet.config.limits.wait_s):
-                told = await _ask(fleet, pod, MODELS, Question(b"", None), request_id)
+                reply = await _ask(fleet, pod, MODELS, Question(b"", None), request_id)
         except (UnreachableError, BrokenError, TimeoutError) as error:
             log.info("engine %s did not answer %s: %s", pod.name, MODELS, error)
             return None
-        length = context_length(told.body) if told is not None else None
+        length = context_length(reply.body) if reply is not None else None
         if length is None:
             return None
         fleet.contexts = {pod.revision: length}  # a revision that is gone is not kept
@@ -110,7 +110,7 @@ async def max_model_len(fleet: Fleet, request_id: str) -> int | None:
 
 async def _ask(
     fleet: Fleet, pod: Endpoint, path: str, question: Question, request_id: str
-) -> Told | None:
+) -> EngineReply | None:
     """None if another program answers there, or if this engine cannot now."""
     peer, limits = fleet.peer_of(pod), fleet.config.limits
     exchange = await http1.call(
@@ -139,4 +139,4 @@ async def _ask(
         return None
     retry_after = head.get(b"retry-after")
     headers = {"retry-after": retry_after.decode("latin-1")} if retry_after else {}
-    return Told(head.status, bytes(answer), headers)
+    return EngineReply(head.status, bytes(answer), headers)
