@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 import argosy_engine.runtime.series
-import argosy_gateway.accounting.table
+import argosy_gateway.relay.metrics
 from argosy_engine.core.handover import states
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_gateway.wire.openai import TRANSPORT
@@ -278,7 +278,7 @@ def handover_page() -> str:
 
 
 METRIC_TABLES = (
-    ("Gateway", argosy_gateway.accounting.table.SERIES),
+    ("Gateway", argosy_gateway.relay.metrics.SERIES),
     ("Engine", argosy_engine.runtime.series.SERIES),
 )
 """Program → its rows. The rows of all programs have the same fields."""

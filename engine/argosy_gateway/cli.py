@@ -22,7 +22,7 @@ from argosy_gateway.options import (
 )
 from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file, follow_settings
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.server.serve import serve
 
 __all__ = ["main", "parse"]

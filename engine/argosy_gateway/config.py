@@ -6,19 +6,56 @@ anew wherever it counts.
 Everything that a client or an engine can make grow or wait has a limit here.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from argosy.http_server import Bounds
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Slo
 
-__all__ = ["DRAIN_MODES", "QUEUES", "Config", "Limits"]
+__all__ = [
+    "DEFAULT_CLASS",
+    "DRAIN_MODES",
+    "QUEUES",
+    "Config",
+    "Limits",
+    "SettingsRead",
+    "Slo",
+    "SloClass",
+    "classes_of",
+]
 
 QUEUES = ("none", "deadline")
 """What becomes of a request that no pod can serve within its limit."""
 DRAIN_MODES = ("finish", "migrate")
 """What becomes of the requests of an engine pod that drains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """The limits, in seconds."""
+
+    ttft_s: float
+    tpot_s: float
+
+
+DEFAULT_CLASS = "default"
+"""Of requests that name none: the SLO itself, with priority 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class SloClass:
+    """One class of requests."""
+
+    name: str
+    slo: Slo | None
+    """None only for DEFAULT_CLASS of a fleet without an SLO."""
+    priority: int = 0
+    """Lower goes first."""
+
+
+def classes_of(slo: Slo | None, more: Iterable[SloClass] = ()) -> Mapping[str, SloClass]:
+    """All classes by name, DEFAULT_CLASS first."""
+    return {one.name: one for one in (SloClass(DEFAULT_CLASS, slo), *more)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +108,7 @@ class Limits(Bounds):
     retry_reserve: int = 1024
     """Retries that all requests together may make at once. It equals the default of `max_queue`, so
     that the sudden end of one pod loses no request. Each request adds a tenth of a retry; if
-    every attempt fails, only that share is left (`relay.retries`)."""
+    every attempt fails, only that share is left (`RetryBudget`)."""
     resume_ids_bytes: int = 1 << 20
     """Token ids that are kept of one stream, so that another engine can go on with it. A stream
     with more ends with its engine. The engine takes no longer ones."""

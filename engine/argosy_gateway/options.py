@@ -13,11 +13,17 @@ import re
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import DRAIN_MODES, QUEUES, Config, SettingsRead
+from argosy_gateway.config import (
+    DEFAULT_CLASS,
+    DRAIN_MODES,
+    QUEUES,
+    Config,
+    SettingsRead,
+    Slo,
+    SloClass,
+)
 from argosy_gateway.errors import SettingsError
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.routing.strategies import STRATEGIES
 
 __all__ = ["KEY", "Settings", "add_settings", "not_negative", "settings_of", "wrong_settings"]

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from argosy_engine.runtime import series as engine_table
-from argosy_gateway.accounting import table as gateway_table
-from argosy_gateway.accounting.metrics import Metrics
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
+from argosy_gateway.relay import metrics as gateway_table
+from argosy_gateway.relay.metrics import Metrics
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Idle, Unknown, Value
 from argosy_operator.core.scaling.signals import others, samples

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_gateway.config import Config
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.server.app import CLIENT, RECEIVED_AT, api_app
 from tests.gateway.engines import Engine, Seen, started
 

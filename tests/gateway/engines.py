@@ -14,7 +14,7 @@ from typing import Any
 
 from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.server.serve import running
 from tests.engine.processes import SimEngine
 

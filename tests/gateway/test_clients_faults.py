@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import Limits
+from argosy_gateway.config import Limits, Slo
 from argosy_gateway.pods.health import HEALTHY
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine

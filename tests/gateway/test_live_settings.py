@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
 from argosy_gateway.cli import _follow, parse
+from argosy_gateway.config import Slo, SloClass
 from argosy_gateway.options import KEY, Settings
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.watch import WatchTimes, follow_settings
+from argosy_gateway.relay.verdicts import Ending, Outcome
 from argosy_gateway.server.admin import admin_app, why_unready
 from argosy_gateway.server.app import api_app
 from tests.gateway.server.asked import asked, fleet_of

@@ -5,9 +5,7 @@ from argparse import ArgumentParser
 
 import pytest
 
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import Config
+from argosy_gateway.config import Config, Slo, SloClass
 from argosy_gateway.options import KEY, Settings, add_settings
 from tests.gateway.server.asked import fleet_of
 from tests.gateway.test_live_settings import WORDS, data, started

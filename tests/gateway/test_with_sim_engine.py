@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from argosy_bench.ports import free_ports
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import State
 from tests.engine.processes import eventually, sim_engines
 from tests.gateway.engines import endpoint_of, front

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from local.demo.traffic.client import ask
 from local.demo.traffic.plan import Due
 from local.demo.traffic.score import Limits, met

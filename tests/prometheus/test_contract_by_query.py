@@ -10,8 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from argosy_gateway.accounting.metrics import Metrics
-from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
+from argosy_gateway.config import Slo
+from argosy_gateway.relay.metrics import Metrics
+from argosy_gateway.relay.verdicts import Ending, Outcome
 from argosy_gateway.wire.sse import Usage
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Value

@@ -8,9 +8,8 @@ import httpx
 import pytest
 import yaml
 
-from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass
-from argosy_gateway.accounting.metrics import Metrics
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import DEFAULT_CLASS, Slo, SloClass
+from argosy_gateway.relay.metrics import Metrics
 from tests.chart.test_chart import one, rendered
 from tests.engine.processes import sim_engines
 from tests.prometheus.processes import prometheus

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from argosy_engine.cli import parse as parse_engine
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse as parse_gateway
+from argosy_gateway.config import Slo, SloClass
 from argosy_gateway.options import KEY
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_gateway.relay import asking
+from argosy_gateway.relay import attempt
 from argosy_operator.sim import cli, figures
 from argosy_operator.sim.world.machine import HELD_SHARE
 from tests.sim.fleets import MACHINE, ROUND, played, setup, started, trace
@@ -108,4 +108,4 @@ def test_the_hindsight_figure_stays_that_of_tokens_at_once(tmp_path: Path) -> No
 
 
 def test_it_is_held_for_as_long_as_the_gateway_lets_engines_hold_it():
-    assert HELD_SHARE == asking._HELD_SHARE
+    assert HELD_SHARE == attempt._HELD_SHARE

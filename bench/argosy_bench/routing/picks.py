@@ -13,7 +13,7 @@ from collections import deque
 from argosy_bench.figures import Figure, Figures, Target
 from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.routing.dispatch import Dispatch
 from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import Reservation

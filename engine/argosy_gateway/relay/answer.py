@@ -9,10 +9,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
-from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
 from argosy_gateway.pods.pairs import FAILED_HEADER, HANDOVER_HEADER
 from argosy_gateway.relay.resume import Resume
+from argosy_gateway.relay.verdicts import Ending
 from argosy_gateway.wire.openai import body_of, error_body, restore_model
 from argosy_gateway.wire.sse import StreamScan, Usage
 

@@ -10,8 +10,7 @@ import logging
 from dataclasses import dataclass
 from typing import Self
 
-from argosy_gateway.accounting.table import RetryReason
-from argosy_gateway.accounting.verdicts import Ending, first_token_after_s, held_s
+from argosy_gateway.config import SloClass
 from argosy_gateway.errors import (
     BrokenError,
     RequestError,
@@ -20,7 +19,7 @@ from argosy_gateway.errors import (
     UnreachableError,
     too_long,
 )
-from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.pods.endpoints import Endpoint, Role
 from argosy_gateway.pods.pairs import (
     FAILED_HEADER,
     HANDOVER_HEADER,
@@ -34,22 +33,30 @@ from argosy_gateway.relay.answer import (
     TTFT_HEADER,
     Answer,
 )
-from argosy_gateway.relay.asking import address_of, ask
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.metrics import RetryReason
+from argosy_gateway.relay.resume import Resume
+from argosy_gateway.relay.verdicts import Ending, first_token_after_s, held_s
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire import http1
+from argosy_gateway.wire.http1 import Exchange, authority
 from argosy_gateway.wire.openai import (
     CompletionRequest,
     blames_client,
     error_code,
     json_or_none,
     longest_share,
+    rename_model,
 )
 from argosy_gateway.wire.sse import StreamScan, believable, usage_of
 
 __all__ = ["Attempt", "FailedAttempt"]
 
 log = logging.getLogger(__name__)
+
+_HELD_SHARE = 0.9
+"""Of the TTFT limit: until then an engine may hold a first token. The rest is for the way to the
+client, and for the step in which the engine notices that the time is over."""
 
 _STALLED_INTERVALS = 20
 """Usual times between two tokens after which a stream has stalled. Preemption and the prompts of
@@ -261,7 +268,7 @@ class Attempt:
         fleet, route, request = self._fleet, self._route, self._request
         resume = self._answer.resume if self._answer.started else None
         self._answer.comes_from(route.head.model, request.model)
-        self._exchange = exchange = await ask(
+        self._exchange = exchange = await _send_request(
             fleet, request, route, self._number, resume, fresh=fresh
         )
         self._sent_at = fleet.clock()
@@ -343,7 +350,7 @@ class Attempt:
         if not route.prefills:
             return
         named = {p.name: p.uid for p in route.prefills}
-        named |= {address_of(p): p.uid for p in route.prefills}
+        named |= {_address_of(p): p.uid for p in route.prefills}
         failed = pairs.learn(route.head.uid, named, failed=failed_header, served=served)
         self._fleet.metrics.handovers_failed(len(failed))
         for pod in route.prefills:
@@ -508,3 +515,68 @@ class Attempt:
         detail = "the engine ended the stream with an error"
         self._count_failure(detail)
         return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
+
+
+async def _send_request(
+    fleet: Fleet,
+    request: CompletionRequest,
+    route: Route,
+    number: int,
+    resume: Resume | None,
+    *,
+    fresh: bool,
+) -> Exchange:
+    """Send the request, over a kept connection unless `fresh`. Raises UnreachableError.
+
+    `number` counts the attempts of the request; `resume` is given for the rest of a stream.
+    """
+    pod = route.head
+    headers = [
+        ("content-type", "application/json"),
+        ("x-request-id", request.request_id),
+        ("x-argosy-attempt", str(number)),
+        *fleet.shown_to(pod),
+    ]
+    slo_class = fleet.class_of(request.slo_class)
+    if slo_class.priority:
+        headers.append(("x-argosy-priority", str(slo_class.priority)))
+    if slo_class.slo is not None and pod.role is Role.DECODE:
+        headers.append(("x-argosy-tpot-ms", f"{1000 * slo_class.slo.tpot_s:.3f}"))
+    if route.prefills:
+        headers.append(("x-argosy-prefill", ",".join(map(_address_of, route.prefills))))
+        headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
+        if resume is None:
+            headers += _hold_headers(fleet, request, slo_class)
+    body = (
+        request.body if pod.model is None else rename_model(request.body, request.model, pod.model)
+    )
+    if request.stream:
+        headers.append(("x-argosy-token-ids", "1"))
+        if route.prefills:
+            headers.append(("x-argosy-handover", "1"))
+    if resume is not None:
+        headers.append(("x-argosy-resume", "1"))
+        body = resume.body(body)
+    return await fleet.connections.post(
+        fleet.peer_of(pod),
+        request.path,
+        headers,
+        body,
+        connect_s=fleet.config.limits.connect_s,
+        fresh=fresh,
+    )
+
+
+def _hold_headers(
+    fleet: Fleet, request: CompletionRequest, slo_class: SloClass
+) -> list[tuple[str, str]]:
+    """How long the engine may hold the first token of the answer, from now on."""
+    if not fleet.config.hold_first_token or slo_class.slo is None:
+        return []
+    left_s = request.received_at + _HELD_SHARE * slo_class.slo.ttft_s - fleet.clock()
+    return [("x-argosy-first-token-ms", f"{1000 * left_s:.1f}")] if left_s > 0 else []
+
+
+def _address_of(pod: Endpoint) -> str:
+    """Where a prefill pod serves KV, as `x-argosy-prefill` names it."""
+    return authority(pod.ip, pod.kv_port)

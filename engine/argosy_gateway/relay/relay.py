@@ -1,7 +1,7 @@
 """One accepted request: which pods it is sent to, when it is sent again, how it ends.
 
 `server.app` calls `Relay.run` with a checked request. `attempt` calls the engines, `answer` writes
-to the client; this module only decides. The outcome goes to `accounting.metrics`.
+to the client; this module only decides. The outcome goes to `relay.metrics`.
 A request is sent again while the client has no byte of an answer. A stream that has begun goes on
 at another engine, if the engine that is gone wrote token ids (`resume`).
 """
@@ -11,15 +11,14 @@ import logging
 from typing import Any
 
 from argosy_gateway import logs
-from argosy_gateway.accounting.misses import Path
-from argosy_gateway.accounting.table import ResumeReason, RetryReason
-from argosy_gateway.accounting.verdicts import Ending, Outcome
 from argosy_gateway.errors import RequestError, ShortageError, out_of_descriptors, overloaded
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.relay.answer import Answer, ClientBody, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.metrics import ResumeReason, RetryReason
 from argosy_gateway.relay.resume import Resume
+from argosy_gateway.relay.verdicts import Ending, Outcome, Path
 from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.routing.strategies import RoutingRequest

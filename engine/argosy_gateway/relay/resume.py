@@ -7,7 +7,7 @@ those ids in its body.
 
 import re
 
-from argosy_gateway.accounting.table import ResumeReason
+from argosy_gateway.relay.metrics import ResumeReason
 
 __all__ = ["KeptIds", "Resume"]
 

@@ -5,7 +5,7 @@ import json
 
 from argosy_gateway.pods.endpoints import State
 from argosy_gateway.relay.answer import Send
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.server.asgi import App, Receive, Scope, respond
 
 __all__ = ["admin_app", "failing_pairs", "handed_over", "why_unready"]

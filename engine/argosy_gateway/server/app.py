@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 from argosy_gateway import logs
-from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass
+from argosy_gateway.config import DEFAULT_CLASS, SloClass
 from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
 from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.bodies import Body
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.estimates import predict_ttft_s
 from argosy_gateway.routing.strategies import AFFINE

@@ -18,7 +18,7 @@ from argosy_gateway.errors import (
     too_long,
 )
 from argosy_gateway.pods.endpoints import Endpoint, Role
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.wire import http1
 from argosy_gateway.wire.openai import context_length, rename_model
 

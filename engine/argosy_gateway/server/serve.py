@@ -17,7 +17,7 @@ from typing import Any
 
 from argosy import descriptors, http_server
 from argosy_gateway.config import Config
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.server.admin import admin_app
 from argosy_gateway.server.app import api_app
 from argosy_gateway.server.guard import Guard
@@ -70,7 +70,7 @@ def _server(
 
 def most_clients(config: Config) -> int:
     """Connections of clients. A request takes one more, to its engine; a fifth is for those that
-    wait for their next request (`relay.fleet`)."""
+    wait for their next request (`relay.gateway`)."""
     return descriptors.share(2 / 5, most=2 * config.max_queue + 64)
 
 

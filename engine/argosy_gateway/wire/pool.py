@@ -1,6 +1,6 @@
 """Connections to engines, kept between requests.
 
-`relay.attempt` calls engines here; the sweeper of `relay.fleet` closes what waits for too long or
+`relay.attempt` calls engines here; the sweeper of `relay.gateway` closes what waits for too long or
 belongs to a pod that is gone. A connection is kept only after a whole answer. An engine may close
 it at any time, also while the next request is on its way: such a request fails with StaleError, and
 its caller decides whether to send it again.

@@ -6,7 +6,7 @@ import pytest
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.health import HEALTHY, Health
-from argosy_gateway.relay.retries import RetryBudget
+from argosy_gateway.relay.gateway import RetryBudget
 from tests.gateway.routing.rosters import candidates
 
 

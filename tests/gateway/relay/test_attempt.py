@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_gateway.accounting.table import RetryReason
-from argosy_gateway.accounting.verdicts import Ending, Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
+from argosy_gateway.relay.metrics import RetryReason
 from argosy_gateway.relay.resume import Resume
+from argosy_gateway.relay.verdicts import Ending
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.direct import direct

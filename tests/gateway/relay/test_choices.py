@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.direct import Gateway, direct
 from tests.gateway.engines import Behaviour, Call, Engine

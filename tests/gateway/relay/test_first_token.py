@@ -2,8 +2,7 @@
 
 import pytest
 
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo, SloClass
 from argosy_gateway.pods.endpoints import Role
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine, answer

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.pods.health import HEALTHY
 from argosy_gateway.server.admin import failing_pairs, handed_over

@@ -6,9 +6,9 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.config import Limits
 from argosy_gateway.pods.endpoints import State
+from argosy_gateway.relay.metrics import RetryReason
 from tests.gateway.engines import Engine, answer, drain, front
 
 PATH = "/v1/chat/completions"

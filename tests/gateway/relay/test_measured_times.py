@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role, State
 from tests.gateway.direct import Gateway, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, fail

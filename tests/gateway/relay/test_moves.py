@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_gateway.relay.moves import Moves
+from argosy_gateway.relay.gateway import Moves
 
 
 class Leaving:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import Limits
+from argosy_gateway.config import Limits, Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.routing.roster import Route
 from tests.gateway.direct import Client, Gateway, direct

@@ -9,8 +9,7 @@ import struct
 import httpx
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import Limits
+from argosy_gateway.config import Limits, Slo
 from argosy_gateway.pods import health
 from argosy_gateway.pods.endpoints import Role, State
 from argosy_gateway.pods.health import HEALTHY

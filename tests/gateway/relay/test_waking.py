@@ -5,11 +5,10 @@ import json
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
-from argosy_gateway.config import Config
+from argosy_gateway.config import Config, Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.server.admin import load

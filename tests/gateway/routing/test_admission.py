@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.estimates import FleetPace, TokensPerChar, predict_ttft_s
 from argosy_gateway.routing.load import Load, Reservation

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.routing.dispatch import GatewayShares
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine

@@ -5,9 +5,8 @@ import asyncio
 import httpx
 import pytest
 
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
+from argosy_gateway.config import Slo, SloClass
 from tests.gateway.direct import Gateway, direct
 from tests.gateway.engines import Call, Engine, answer, front
 

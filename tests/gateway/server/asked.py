@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from argosy_gateway.config import Config
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.server.app import CLIENT, RECEIVED_AT
 
 

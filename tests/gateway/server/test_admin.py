@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.roster import Route

@@ -5,9 +5,7 @@ import json
 
 import pytest
 
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import Limits
+from argosy_gateway.config import Limits, Slo, SloClass
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.server import app
 from argosy_gateway.server.app import api_app

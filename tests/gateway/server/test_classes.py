@@ -5,9 +5,8 @@ import json
 import httpx
 import pytest
 
-from argosy_gateway.accounting.classes import SloClass
-from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
+from argosy_gateway.config import Slo, SloClass
 from tests.gateway.engines import Call, Engine, answer, front
 
 ASK = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}

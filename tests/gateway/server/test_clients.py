@@ -8,8 +8,7 @@ import socket
 import httpx
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import Limits
+from argosy_gateway.config import Limits, Slo
 from tests.gateway.engines import Engine, front
 from tests.support.loops import on_both_loops
 

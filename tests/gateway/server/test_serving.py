@@ -12,7 +12,7 @@ import time
 import pytest
 
 from argosy_gateway.config import Config, Limits
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.server import serve as serving
 from argosy_gateway.server.serve import _server, running, serve
 from tests.gateway.server.clients import HI, Client, Echo, Server

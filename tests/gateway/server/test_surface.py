@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from argosy_bench.ports import free_ports
-from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
-from argosy_gateway.config import Limits
+from argosy_gateway.config import Limits, Slo
 from argosy_gateway.errors import RequestError
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.engines import Engine, front

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from tests.gateway.direct import direct
 from tests.gateway.engines import Call, Engine, close_early, drain, fail

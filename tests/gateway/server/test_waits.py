@@ -6,11 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
-from argosy_gateway.config import Config, Limits
+from argosy_gateway.config import Config, Limits, Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.gateway import Fleet
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.server.guard import Guard
 from argosy_gateway.wire.openai import read_completion

@@ -1,6 +1,6 @@
-"""What all requests of this process share: the pods, the loads, the limits, the metrics.
+"""The state of one gateway process: pods, loads, limits, metrics, shared by all its requests.
 
-`cli` makes one Fleet. `pods.watch` keeps its directory current, relays and the server read it.
+`cli` makes one Gateway. `pods.watch` keeps its directory current, relays and the server read it.
 """
 
 import random
@@ -8,17 +8,14 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from argosy import descriptors
-from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass, classes_of
-from argosy_gateway.accounting.metrics import Metrics
-from argosy_gateway.config import Config, SettingsRead
+from argosy_gateway.config import DEFAULT_CLASS, Config, SettingsRead, SloClass, classes_of
 from argosy_gateway.errors import UnreachableError
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.probes import Probes
 from argosy_gateway.pods.proof import Certificates, Proof
 from argosy_gateway.relay.bodies import Bodies
-from argosy_gateway.relay.moves import Moves
+from argosy_gateway.relay.metrics import Metrics
 from argosy_gateway.relay.resume import KeptIds
-from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.estimates import FleetPace, TokensPerChar
 from argosy_gateway.routing.load import InFlight
 from argosy_gateway.routing.queue import Queue
@@ -33,7 +30,69 @@ from argosy_gateway.routing.strategies import (
 from argosy_gateway.wire.pool import Peer, Pool
 from argosy_gateway.wire.sse import Usage
 
-__all__ = ["Fleet"]
+__all__ = ["Fleet", "Moves", "RetryBudget"]
+
+_REQUESTS_PER_RETRY = 10
+"""In the long run retries add at most a tenth to the engines' work."""
+
+
+class RetryBudget:
+    """A bucket of retries. It starts full and never has more than the reserve."""
+
+    def __init__(self, reserve: int) -> None:
+        """`reserve` is in retries; the bucket counts in requests, ten to a retry."""
+        self._full = self._left = reserve * _REQUESTS_PER_RETRY
+
+    def count_request(self) -> None:
+        """A request was accepted."""
+        self._left = min(self._left + 1, self._full)
+
+    def take(self) -> bool:
+        """Whether one more retry may be made; if so, it is taken from the bucket."""
+        if self._left < _REQUESTS_PER_RETRY:
+            return False
+        self._left -= _REQUESTS_PER_RETRY
+        return True
+
+
+_LONGEST_MOVE_S = 5.0
+"""A move that takes longer, because no pod takes the request, does not hold up the others."""
+
+
+class Moves:
+    """The requests that are on their way from a draining pod to another one."""
+
+    def __init__(self, clock: Callable[[], float], most: Callable[[], int]) -> None:
+        """`most`: how many may be on their way, at this moment."""
+        self._clock, self._most = clock, most
+        self._under_way: dict[object, float] = {}
+        """Requests that have left, and when."""
+        self._waiting: dict[object, Callable[[], bool]] = {}
+        """What makes a request leave, in the order in which they asked."""
+
+    def ask(self, request: object, leave: Callable[[], bool]) -> None:
+        """`leave` is called when it is this request's turn, maybe at once, and says whether it has
+        left. To be asked again until it has."""
+        if request not in self._under_way:
+            self._waiting[request] = leave
+            self._let_leave()
+
+    def ended(self, request: object) -> None:
+        """The request goes on elsewhere, or has ended; it may not have moved at all."""
+        self._waiting.pop(request, None)
+        if self._under_way.pop(request, None) is not None:
+            self._let_leave()
+
+    def _let_leave(self) -> None:
+        now = self._clock()
+        late = [r for r, left_at in self._under_way.items() if now - left_at >= _LONGEST_MOVE_S]
+        for request in late:
+            del self._under_way[request]
+        while self._waiting and len(self._under_way) < self._most():
+            request = next(iter(self._waiting))
+            leave = self._waiting.pop(request)
+            if leave():
+                self._under_way[request] = now
 
 
 _MOVES_PER_POD = 4

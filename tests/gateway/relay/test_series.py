@@ -8,10 +8,10 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from argosy_gateway.accounting.metrics import Metrics
-from argosy_gateway.accounting.table import ResumeReason, RetryReason
-from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.relay.metrics import Metrics, ResumeReason, RetryReason
+from argosy_gateway.relay.verdicts import Ending, Outcome
 from argosy_gateway.wire.sse import Usage
 
 SLO = Slo(ttft_s=0.25, tpot_s=0.035)

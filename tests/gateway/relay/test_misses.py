@@ -4,8 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_gateway.accounting.misses import STRAIGHT, Course, Miss, Path, reason_of
-from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo, judge
+from argosy_gateway.config import Slo
+from argosy_gateway.relay.verdicts import (
+    STRAIGHT,
+    Course,
+    Ending,
+    Miss,
+    Outcome,
+    Path,
+    judge,
+    reason_of,
+)
 
 SLO = Slo(ttft_s=1.0, tpot_s=0.1)
 LATE = Outcome(Ending.OK, 0.0, 9.0, 2.0, 2.5, 11)

@@ -1,11 +1,11 @@
-"""Every row of the verdict table in `accounting.verdicts`."""
+"""Every row of the verdict table in `relay.verdicts`."""
 
 import pytest
 
-from argosy_gateway.accounting.verdicts import (
+from argosy_gateway.config import Slo
+from argosy_gateway.relay.verdicts import (
     Ending,
     Outcome,
-    Slo,
     Verdict,
     first_token_after_s,
     held_s,
