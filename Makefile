@@ -230,5 +230,5 @@ test-epp: $(VENV)/.bench ## the real Envoy and endpoint picker before a fleet: 2
 	$(PY) -m pytest -m epp --forbid-skips tests/e2e/test_epp.py
 
 .PHONY: show-figures
-show-figures: $(VENV)/.dev ## put the figures of build/bench/ into docs/disaggregation.md
-	$(PY) -m argosy_bench.shown docs/disaggregation.md build/bench/*.json
+show-figures: $(VENV)/.dev ## put the figures of build/bench/ into docs/explanation/disaggregation.md
+	$(PY) -m argosy_bench.shown docs/explanation/disaggregation.md build/bench/*.json

@@ -1,15 +1,15 @@
 """Writes the CRDs and the reference pages from the code; `make verify` fails on a difference.
 
-`crds/`, the chart's CRDs and `docs/api.md` come from the models of the API, `docs/conditions.md`
-from the truth table that the operator evaluates, `docs/runbook/` from the reasons of conditions,
-`docs/bounds.md` from the table of bounds and the CRD's own limits, `docs/parameters.md` from the
-tables of request parameters of engine and gateway, `docs/rules.md` from the rules and gates of the
-scaling law, `docs/plan.md` from the reasons of the steps of `core/plan.py`, `docs/kubectl.md` from
-the flags of `kubectl argosy`, `docs/metrics.md` from the programs' tables of series,
-`docs/handover.md` from the states of pulls and leases, `docs/peer-tests.md` from the names of the
-tests, `docs/simulate-flags.md` from the simulator's table of flags, the chart's `_defaults.tpl`
-from its values.
-"""
+`crds/`, the chart's CRDs and `docs/reference/api.md` come from the models of the API,
+`docs/reference/conditions.md` from the truth table that the operator evaluates, `docs/runbook/`
+from the reasons of conditions, `docs/reference/bounds.md` from the table of bounds and the CRD's
+own limits, `docs/reference/parameters.md` from the tables of request parameters of engine and
+gateway, `docs/reference/rules.md` from the rules and gates of the scaling law,
+`docs/reference/plan.md` from the reasons of the steps of `core/plan.py`,
+`docs/reference/kubectl.md` from the flags of `kubectl argosy`, `docs/reference/metrics.md` from the
+programs' tables of series, `docs/reference/handover.md` from the states of pulls and leases,
+`docs/reference/peer-tests.md` from the names of the tests, `docs/reference/simulate-flags.md` from
+the simulator's table of flags, the chart's `_defaults.tpl` from its values."""
 
 import argparse
 import json
@@ -110,7 +110,7 @@ def conditions_page() -> str:
 def _rows_of(table: Mapping[ConditionType, tuple[ConditionRow, ...]]) -> Iterator[str]:
     for type_, rows in table.items():
         for row in rows:
-            page = f"[`{row.reason}`](runbook/{row.reason}.md)"
+            page = f"[`{row.reason}`](../runbook/{row.reason}.md)"
             yield f"| {type_} | {row.status} | {page} | {_when(row)} |"
 
 
@@ -216,7 +216,7 @@ def simulate_page() -> str:
     parts = [
         "# Flags and figures of `argosy simulate`",
         NOTE,
-        "[simulate.md](simulate.md) says what is simulated.\n",
+        "[simulate.md](../how-to/simulate.md) says what is simulated.\n",
         "## Flags\n\n| flag | default | meaning |\n|---|---|---|",
     ]
     for flag in FLAGS:
@@ -233,7 +233,8 @@ def rules_page() -> str:
         "# Rules of autoscaling",
         NOTE,
         "`kubectl argosy explain`, Events and `status.autoscaling` name the rule that bound a "
-        "role's\nreplicas. [How Argosy chooses replicas](autoscaling.md) explains the whole.\n",
+        "role's\nreplicas. [How Argosy chooses replicas](../explanation/autoscaling.md) explains "
+        "the whole.\n",
         "| rule | meaning |\n|---|---|",
         *(f"| `{rule}` | {_with_code(MEANING[rule])} |" for rule in Rule),
         "\n## Why capacity may not be removed\n",
@@ -407,17 +408,17 @@ def peer_tests_page() -> str:
 
 
 PAGES = {
-    "docs/api.md": api_page,
-    "docs/bounds.md": bounds_page,
-    "docs/conditions.md": conditions_page,
-    "docs/handover.md": handover_page,
-    "docs/kubectl.md": kubectl_argosy_page,
-    "docs/metrics.md": metrics_page,
-    "docs/parameters.md": parameters_page,
-    "docs/peer-tests.md": peer_tests_page,
-    "docs/plan.md": plan_page,
-    "docs/rules.md": rules_page,
-    "docs/simulate-flags.md": simulate_page,
+    "docs/reference/api.md": api_page,
+    "docs/reference/bounds.md": bounds_page,
+    "docs/reference/conditions.md": conditions_page,
+    "docs/reference/handover.md": handover_page,
+    "docs/reference/kubectl.md": kubectl_argosy_page,
+    "docs/reference/metrics.md": metrics_page,
+    "docs/reference/parameters.md": parameters_page,
+    "docs/reference/peer-tests.md": peer_tests_page,
+    "docs/reference/plan.md": plan_page,
+    "docs/reference/rules.md": rules_page,
+    "docs/reference/simulate-flags.md": simulate_page,
 }
 
 

@@ -1,4 +1,4 @@
-"""docs/kubectl.md: the verbs of `kubectl argosy`, their flags and exit statuses, from the code."""
+"""Writes docs/reference/kubectl.md: verbs, flags and exit statuses of `kubectl argosy`."""
 
 import typer
 

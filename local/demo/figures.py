@@ -1,4 +1,4 @@
-"""What the demo measures, and the targets that it keeps; docs/demo.md explains each figure."""
+"""What the demo measures; docs/figures/demo.md explains each figure."""
 
 import time
 

@@ -89,6 +89,6 @@ def test_a_suite_ends_with_its_table_its_file_and_its_status(tmp_path: Path, cap
 
 
 def test_docs_demo_explains_every_figure_of_the_demo():
-    text = (Path(__file__).parents[2] / "docs" / "demo.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "figures" / "demo.md").read_text()
     shown = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
     assert {row.name for row in FIGURES} == shown

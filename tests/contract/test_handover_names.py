@@ -57,9 +57,9 @@ def test_none_of_them_is_skipped_or_expected_to_fail() -> None:
 
 
 def test_the_command_of_the_documentation_finds_all_of_them() -> None:
-    text = (ROOT / "docs/sources.md").read_text()
+    text = (ROOT / "docs/explanation/sources.md").read_text()
     found = re.search(r'`pytest ([a-z_/ ]+) -k "(test_t1 or [a-z0-9_ ]+)"`', text)
-    assert found, "docs/sources.md names no command for the rules of the engine"
+    assert found, "docs/explanation/sources.md names no command for the rules of the engine"
     folders, words = found[1].split(), found[2].split(" or ")
     for file, tests in named_by_file().items():
         assert any(file.startswith(f"{folder}/") for folder in folders), f"{file} is not in it"

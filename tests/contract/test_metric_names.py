@@ -71,7 +71,7 @@ spec_decode_num_accepted_tokens_per_pos nixl_xfer_time_seconds nixl_post_time_se
 nixl_bytes_transferred nixl_num_descriptors nixl_num_failed_transfers
 nixl_num_failed_notifications nixl_num_kv_expired_reqs nixl_num_notifications_after_expiry
 """
-"""vLLM's other names. docs/metrics.md says of each why it is absent."""
+"""vLLM's other names. docs/reference/metrics.md says of each why it is absent."""
 SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
 CHAPTER = SEAMS.partition("## 5.")[2].partition("## 6.")[0]
 SIDES = {"gateway": "Gateway:", "engine": "Engine (", "operator": "Operator:"}
@@ -169,7 +169,7 @@ def test_t49_each_other_name_of_vllms_has_its_reason_on_the_page_of_metrics():
     absent = engine_table.ABSENT
     assert set(absent) == {f"vllm:{name}" for name in VLLM_ABSENT.split()}
     assert not {name.removesuffix("_total") for name in VLLM} & set(absent)
-    page = (Path(__file__).parents[2] / "docs/metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
     assert [name for name, why in absent.items() if f"| `{name}` | {why} |" not in page] == []
     # What a reason names to read instead is there.
     ours = {row.name for row in (*engine_table.SERIES, *gateway_table.SERIES)}

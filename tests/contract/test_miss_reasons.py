@@ -6,7 +6,7 @@ from pathlib import Path
 from argosy_gateway.relay.verdicts import Miss
 from argosy_operator.core.slo.misses import WORDS, in_words
 
-PAGE = (Path(__file__).parents[2] / "docs/misses.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/reference/misses.md").read_text()
 
 
 def test_every_reason_has_words_and_a_row_of_the_page() -> None:

@@ -10,7 +10,7 @@ from tests.e2e.installed import GROUP, traffic
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 DRAIN, FLIPPED = "serving.argosy.dev/drain", "serving.argosy.dev/flipped"
-APART_S = 30  # docs/autoscaling.md: the least time between two flips
+APART_S = 30  # docs/explanation/autoscaling.md: the least time between two flips
 ROLES = {
     role: {"replicas": {"min": 1, "max": 3}, "resources": {"gpu": 0}}
     for role in ("prefill", "decode", "colocated")

@@ -1,4 +1,4 @@
-"""docs/which-models.md says of each family what the engine's own check says of its config.json.
+"""The page which-models.md says of each family what the check of its config.json says.
 
 The configs have the members of the published ones that the check looks at, and small sizes.
 """
@@ -17,7 +17,7 @@ from argosy_engine.model.spec import read_spec, trunk_knows  # noqa: E402
 from argosy_fetch.config import check_config  # noqa: E402
 from argosy_fetch.errors import FetchError  # noqa: E402
 
-PAGE = Path(__file__).parents[2] / "docs" / "which-models.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "which-models.md"
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 96,

@@ -1,4 +1,4 @@
-"""Scores of the ramp: hand-made records, verdicts as docs/demo.md words them."""
+"""Scores of the ramp: hand-made records, verdicts as docs/figures/demo.md words them."""
 
 from pathlib import Path
 
@@ -137,7 +137,7 @@ def test_failures_are_no_answers_and_no_answer_has_no_share():
 
 
 def test_the_demos_fleet_has_the_goals_that_its_figures_are_judged_by():
-    """docs/demo.md: TTFT 1 s, TPOT 40 ms; a looser goal would make every figure better."""
+    """docs/figures/demo.md: TTFT 1 s, TPOT 40 ms; a looser goal would make every figure better."""
     manifest = Path(__file__).parents[2] / "examples" / "sim-70b.yaml"
     spec = yaml.safe_load(manifest.read_text())["spec"]
     assert score.limits_of(spec["slo"]) == Limits(ttft_s=1.0, tpot_s=0.04)

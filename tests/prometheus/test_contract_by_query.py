@@ -39,7 +39,7 @@ LABELS_READ = {
     "argosy_step_seconds_total": {"kind": {"prefill", "decode", "mixed"}},
     "argosy_kv_transfer_seconds_count": {"side": {"send", "receive"}},
 }
-"""Label values that docs/metrics.md promises and the operator's arithmetic picks."""
+"""Label values that docs/reference/metrics.md promises and the operator's arithmetic picks."""
 
 
 def answered(metrics: Metrics, count: int, *, first_s: float, per_token_s: float) -> None:

@@ -128,7 +128,7 @@ def test_the_releases_of_vllm_that_the_docs_and_the_example_name_know_every_flag
     image = example("vllm").spec.engine.image
     assert image is not None
     assert release(image) >= needed
-    docs = " ".join((ROOT / "docs" / "engines.md").read_text("utf-8").split())
+    docs = " ".join((ROOT / "docs" / "how-to" / "vllm.md").read_text("utf-8").split())
     assert re.findall(r"vLLM (\S+) or newer", docs) == [".".join(map(str, needed))]
 
 

@@ -363,7 +363,7 @@ def test_no_field_of_an_item_is_forgotten() -> None:
     known = set(PodSettings.model_fields) - REFUSED_FIELDS
     assert set(JOINS) == known
     assert set(POD_FIELDS) == known
-    page = (EXAMPLES.parent / "docs/pods.md").read_text("utf-8")
+    page = (EXAMPLES.parent / "docs/how-to/pods.md").read_text("utf-8")
     table = {
         name for row in page.splitlines() if row.startswith("| `") for name in NAME.findall(row)
     }

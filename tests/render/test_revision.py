@@ -265,7 +265,7 @@ def test_pods_that_may_change_their_role_read_it_from_their_label():
     ("timeout", "seconds"), [("1", 1), ("2", 2), ("86400", 86400), ("0", 77), ("86401", 77)]
 )
 def test_a_drain_timeout_on_a_deployment_counts_within_the_bounds_of_the_spec(timeout, seconds):
-    """docs/bounds.md: drain.timeout is 1s to 24h."""
+    """docs/reference/bounds.md: drain.timeout is 1s to 24h."""
     live = {"metadata": {"annotations": {DRAIN_TIMEOUT: timeout}}}
     assert drain_timeout_s(fleet(drain={"timeout": "77s"}), live) == seconds
 

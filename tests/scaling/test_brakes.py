@@ -1,10 +1,9 @@
-"""Each brake of docs/rules.md, alone, keeps a fleet that is ten times too large.
+"""Each brake of docs/reference/rules.md, alone, keeps a fleet that is ten times too large.
 
 The control is a fleet of ten prefill and ten decode replicas under a load that one of each carries,
 measured for a quarter of an hour: the law gives replicas back at once. Each row of the table
-changes one thing of this world, and nothing is given back. The rules are those of docs/rules.md,
-written by hand.
-"""
+changes one thing of this world, and nothing is given back. The rules are those of
+docs/reference/rules.md, written by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -148,7 +148,7 @@ def test_another_output_is_refused_with_the_two_that_exist() -> None:
 
 def test_rules_name_fields_that_exist() -> None:
     """They said minReplicas; the field is spec.roles.<role>.replicas.min."""
-    schema = (Path(__file__).parents[2] / "docs/api.md").read_text()
+    schema = (Path(__file__).parents[2] / "docs/reference/api.md").read_text()
     named = {word for text in MEANING.values() for word in re.findall(r"spec[.][\w.<>]+", text)}
     assert "spec.roles.<role>.replicas.min" in named
     for field in named:

@@ -2,7 +2,7 @@
 
     python -m argosy_bench.laws.ablation --traces DIR [--only conv,r1] [--parts NAME,…] [--write]
 
-`--write` puts the table into docs/measured/autoscaling.md.
+`--write` puts the table into docs/figures/autoscaling.md.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from argosy_operator.core.scaling.size.model import smallest
 from argosy_operator.core.scaling.size.prefill import PrefillModel, prefill_model
 from argosy_operator.core.scaling.size.work import Replica, Work
 
-PAGE = Path("docs/measured/autoscaling.md")
+PAGE = Path("docs/figures/autoscaling.md")
 
 
 def each_alone(pools: tuple[Demanded, ...], goal: float) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ better than the code's by `WORTH`, because less is noise of the traces. It must 
   (`argosy_bench/scaling/shapes.py`), unless it stays within their targets.
 
 Otherwise the code's value stays. `--write` writes choice and scores to bench/chosen-thresholds.json
-and the table into docs/measured/autoscaling.md; a test compares the code with the file. `--freeze`
+and the table into docs/figures/autoscaling.md; a test compares the code with the file. `--freeze`
 takes the code's values for the choice, without playing anything: a value that was never tried has
 no scores then.
 """
@@ -37,7 +37,7 @@ from argosy_bench.scaling import shapes
 from argosy_bench.scaling.traces import Recording, chosen
 from argosy_operator.core.scaling.law import LAWS
 
-PAGE = Path("docs/measured/autoscaling.md")
+PAGE = Path("docs/figures/autoscaling.md")
 FILE = Path(__file__).parents[2] / "chosen-thresholds.json"
 COMMAND = "python -m argosy_bench.laws.choose"
 WORTH = 0.005

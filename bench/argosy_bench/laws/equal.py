@@ -24,8 +24,8 @@ OURS = "goodput"
 GOALS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.94)
 FACTORS = (0.6, 0.8, 1.0, 1.25, 1.6, 2.0)
 RIVALS = ("hpa-gpu", "keda", "llmd-slo", "tokenscale", "wva")
-"""Those with 0.90 on most traces, by the table of docs/simulate.md."""
-PAGE, PICTURE = Path("docs/measured/autoscaling.md"), Path("docs/measured/autoscaling.svg")
+"""Those with 0.90 on most traces, by the table of docs/how-to/simulate.md."""
+PAGE, PICTURE = Path("docs/figures/autoscaling.md"), Path("docs/figures/autoscaling.svg")
 
 Curve = list[Point]
 """What one law reached with each aim; the mean over the seeds."""

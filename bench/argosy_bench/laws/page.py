@@ -1,4 +1,4 @@
-"""Sections of `docs/measured/autoscaling.md` that commands write, each between two marks."""
+"""Sections of `docs/figures/autoscaling.md` that commands write, each between two marks."""
 
 import subprocess
 from collections.abc import Sequence

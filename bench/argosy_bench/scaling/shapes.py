@@ -1,7 +1,7 @@
 """Loads with the shapes on which laws fail. They need no trace: arrivals are drawn from rates.
 
 `suites.autoscaling` plays the operator's law on each, with the gateway's queue and tokens that
-leave at once, and puts the figures. docs/simulate.md says what each figure counts.
+leave at once, and puts the figures. docs/how-to/simulate.md says what each figure counts.
 """
 
 from collections.abc import Iterator

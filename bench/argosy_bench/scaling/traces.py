@@ -1,8 +1,8 @@
 """The traces on which laws are compared, each with its scale and its SLO.
 
 The recordings are not in the repository. A folder has one folder for each, with the file
-`requests.csv`, or for a week of rates `rate_envelope.csv`, as docs/simulate.md describes them.
-"""
+`requests.csv`, or for a week of rates `rate_envelope.csv`, as docs/how-to/simulate.md describes
+them."""
 
 import csv
 from dataclasses import dataclass

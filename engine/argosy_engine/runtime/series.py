@@ -1,10 +1,9 @@
 """Every series that the engine exposes, as rows: name, type, help, labels, bucket edges.
 
-`metrics.py` creates the series from these rows and fills them. `docs/metrics.md` is generated from
-the rows, and a contract test compares them with a running engine. Names under `vllm:` are vLLM's,
-so that its dashboards and routers work here; those under `argosy_` are ours (designs/0001-seams.md,
-section 5).
-"""
+`metrics.py` creates the series from these rows and fills them. `docs/reference/metrics.md` is
+generated from the rows, and a contract test compares them with a running engine. Names under
+`vllm:` are vLLM's, so that its dashboards and routers work here; those under `argosy_` are ours
+(designs/0001-seams.md, section 5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

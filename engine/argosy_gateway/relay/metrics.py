@@ -2,10 +2,9 @@
 
 A row has name, type, help, labels and bucket edges. `Metrics` creates the series from the rows,
 `relay` and `server` call one method of it per event, and `GET /metrics` renders them.
-`docs/metrics.md` is generated from the rows, and a contract test compares them with a gateway's
-real output. Prometheus adds namespace, fleet, role, revision and pod when it scrapes
-(designs/0001-seams.md, section 5).
-"""
+`docs/reference/metrics.md` is generated from the rows, and a contract test compares them with a
+gateway's real output. Prometheus adds namespace, fleet, role, revision and pod when it scrapes
+(designs/0001-seams.md, section 5)."""
 
 import itertools
 from collections import Counter as Tally

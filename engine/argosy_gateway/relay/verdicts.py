@@ -157,7 +157,7 @@ def judge(outcome: Outcome, slo: Slo) -> Verdict | None:
 
 
 class Miss(StrEnum):
-    """Why, for the label `reason`. docs/misses.md has the words."""
+    """Why, for the label `reason`. docs/reference/misses.md has the words."""
 
     NO_POD = "no_pod"
     """No engine pod could serve: a cold start, or all pods were gone."""

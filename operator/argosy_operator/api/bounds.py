@@ -1,7 +1,7 @@
 """How much a user may ask for: the least and the most of each number and duration of a spec.
 
 The models refuse what is outside, the CRD has the same bounds, and `docs/generate.py` prints both
-tables as `docs/bounds.md`. `because` is what a larger or smaller value would cost.
+tables as `docs/reference/bounds.md`. `because` is what a larger or smaller value would cost.
 """
 
 from dataclasses import dataclass

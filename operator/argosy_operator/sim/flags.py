@@ -1,7 +1,7 @@
 """The flags of `argosy simulate` and the figures of its result, as tables.
 
-`cli` makes its parser and `result.json` from them, `docs/simulate-flags.md` is generated from them.
-"""
+`cli` makes its parser and `result.json` from them, `docs/reference/simulate-flags.md` is generated
+from them."""
 
 from dataclasses import dataclass
 

@@ -1,8 +1,7 @@
 """What status says of problems: one row for each world, written by hand.
 
-The rows follow docs/conditions.md and the runbook. A row names every condition that is not at rest,
-so it also says what does not change.
-"""
+The rows follow docs/reference/conditions.md and the runbook. A row names every condition that is
+not at rest, so it also says what does not change."""
 
 import json
 from dataclasses import replace

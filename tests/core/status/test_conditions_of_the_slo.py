@@ -1,8 +1,7 @@
 """What status says of the SLO, the scaling law and its metrics: one row for each world, by hand.
 
-The rows follow docs/conditions.md and the runbook. A row names every condition that is not as
-`FOLLOWING` has it, so it also says what does not change.
-"""
+The rows follow docs/reference/conditions.md and the runbook. A row names every condition that is
+not as `FOLLOWING` has it, so it also says what does not change."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The tables of worlds hold every row of docs/conditions.md, and each reason's message."""
+"""The tables of worlds hold every row of the page of conditions, and each reason's message."""
 
 import re
 from dataclasses import replace
@@ -51,7 +51,7 @@ ROWS = (
 
 def test_the_tables_have_every_row_of_the_documentation() -> None:
     row = re.compile(r"^\| (\w+) \| (\w+) \| \[`(\w+)`\]", re.MULTILINE)
-    fleets, _, _ = (DOCS / "conditions.md").read_text().partition("## Of a ServingRole")
+    fleets, _, _ = (DOCS / "reference/conditions.md").read_text().partition("## Of a ServingRole")
     documented = set(row.findall(fleets))
     assert len(documented) > 100
     told = {(type_, *said.split()) for row in ROWS for type_, said in row.says.items()}
@@ -88,7 +88,7 @@ MOST_SERIOUS_FIRST = (
     ("WriteFailed", World(pods=(GATEWAY,), fails={"Deployment/chat-gateway": HOOK}, for_s=300.0)),
     ("Starting", World(pods=(GATEWAY,))),
 )
-"""Each reason with a world that has only this problem, as docs/conditions.md orders them."""
+"""Each reason with a world that has only this problem, in the order of the page of conditions."""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What guidellm 0.8.1, lm-eval 0.4.13 and vLLM 0.32's bench send, and what they read of it.
 
-docs/engine.md says how the programs themselves were run.
+docs/explanation/engine.md says how the programs themselves were run.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What each event adds to the gateway's series, and what a scrape shows before any event.
 
-Names, labels and meanings are those of docs/metrics.md.
+Names, labels and meanings are those of docs/reference/metrics.md.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The states of a handover at both ends, with the allowed transitions.
 
 `pulls.py` moves pulls through the decode engine's states, `leases.py` moves leases through the
-prefill engine's. `docs/handover.md` is generated from the tables below.
+prefill engine's. `docs/reference/handover.md` is generated from the tables below.
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ class Transition:
     before: PullState | LeaseState
     after: PullState | LeaseState
     when: str
-    """What causes it; for docs/handover.md."""
+    """What causes it; for docs/reference/handover.md."""
 
 
 PULL_MEANINGS = {

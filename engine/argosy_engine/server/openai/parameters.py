@@ -1,9 +1,8 @@
 """Every parameter of a request body that OpenAI's API or vLLM's has, and what this engine does.
 
-One table for both endpoints; `docs/parameters.md` is generated from it. A parameter that would
-change the text or the answer's form is honoured or refused by name, never ignored. Names that stand
-in no list are ignored, as vLLM does: no API documents them.
-"""
+One table for both endpoints; `docs/reference/parameters.md` is generated from it. A parameter that
+would change the text or the answer's form is honoured or refused by name, never ignored. Names that
+stand in no list are ignored, as vLLM does: no API documents them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

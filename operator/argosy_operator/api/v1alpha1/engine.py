@@ -214,8 +214,8 @@ class Engine(ApiModel):
 
     type: EngineType = "argosy"
     """The program that serves the model. argosy: this project's own engine. vllm: `vllm serve`.
-    sglang: `python3 -m sglang.launch_server`. docs/engines.md says which fields another type does
-    not take, and what was tried."""
+    sglang: `python3 -m sglang.launch_server`. docs/how-to/vllm.md says which fields another type
+    does not take, and what was tried."""
     image: ImageName | None = None
     """The engine's image. Default: the image that the operator was installed with. The types vllm
     and sglang have no default: write the release that you run."""

@@ -28,7 +28,7 @@ class Condition(ApiModel):
     list_key: ClassVar[str | None] = "type"
 
     type: Annotated[str, StringConstraints(max_length=64)]
-    """What the condition is about, such as Ready. docs/conditions.md lists the types."""
+    """What the condition is about, such as Ready. docs/reference/conditions.md lists the types."""
     status: Literal["True", "False", "Unknown"]
     """True, False, or Unknown where it was not or cannot be measured."""
     reason: Annotated[str, StringConstraints(min_length=1, max_length=64)]
@@ -107,7 +107,8 @@ class Goodput(ApiModel):
     """What a thousand requests cost that met both targets."""
     misses: Annotated[dict[str, Short], Field(max_length=12)] | None = None
     """Share of the requests that missed the targets, by what took most of their time, such as
-    queue: "0.041". docs/misses.md says what each reason means. Absent if almost none did."""
+    queue: "0.041". docs/reference/misses.md says what each reason means. Absent if almost none
+    did."""
 
 
 class ErrorBudget(ApiModel):

@@ -1,6 +1,6 @@
 """What went wrong, as one sentence and one exit status. Pure.
 
-docs/kubectl.md documents the statuses; scripts read them.
+docs/reference/kubectl.md documents the statuses; scripts read them.
 """
 
 from enum import IntEnum

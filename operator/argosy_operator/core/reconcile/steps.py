@@ -185,7 +185,7 @@ REASONS: dict[str, dict[StepReason, str]] = {
         StepReason.NOT_PAUSED: "the actions are carried out",
     },
 }
-"""What each reason means, by the step that reports it. docs/plan.md is generated from it."""
+"""What each reason means, by the step that reports it; docs/reference/plan.md is made of it."""
 
 
 @dataclass(frozen=True, slots=True)

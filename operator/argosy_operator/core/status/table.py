@@ -1,9 +1,9 @@
 """The truth table of conditions: which facts give which condition, reason and status.
 
 For each condition type the first row whose facts hold applies; the last row of a type has no facts.
-`facts.py` finds the facts of a round, `sentences.py` writes the messages. `docs/conditions.md` is
-printed from this table; tests/core/status brings about every row, in worlds written by hand.
-"""
+`facts.py` finds the facts of a round, `sentences.py` writes the messages.
+`docs/reference/conditions.md` is printed from this table; tests/core/status brings about every row,
+in worlds written by hand."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

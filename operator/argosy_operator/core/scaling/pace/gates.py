@@ -1,7 +1,7 @@
 """Why capacity may not be removed: one table, which the law, its messages and the docs share.
 
 `decide` asks `blocked_by` when a role is sized; the first gate that holds names the rule. `explain`
-prints its message, `docs/rules.md` is generated from the table.
+prints its message, `docs/reference/rules.md` is generated from the table.
 """
 
 from collections.abc import Callable, Mapping
