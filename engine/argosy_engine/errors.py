@@ -14,7 +14,7 @@
     ├── WireError             bytes on the KV connection break the protocol (transfer.wire)
     ├── RefusedError          the peer sent REFUSED (transfer.fetch)
     ├── NotReadyError         blocks were asked for that are not computed (transfer.sending)
-    ├── LinkError             NIXL did not move bytes; TCP may (transfer.nixl.link)
+    ├── LinkError             NIXL did not move bytes; TCP may (transfer.nixl)
     └── PullError             one attempt to pull KV from a peer failed (transfer.asking)
 
 Errors that carry values of a higher layer are defined there; the tree names the module.

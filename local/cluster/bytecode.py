@@ -18,7 +18,7 @@ _PROGRAMS = (
     "argosy_gateway.server.serve",
     "argosy_engine.server.serve",
     "argosy_engine.transfer.service",
-    "argosy_engine.runtime.sim.runner",
+    "argosy_engine.runtime.sim",
     "uvicorn.protocols.http.httptools_impl",  # chosen by name when a server starts
     "uvicorn.lifespan.off",
     "local.cluster.control.supervisor",  # started with the writing of bytecode off

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_engine.runtime.sim.profiles import PROFILES
+from argosy_engine.runtime.sim import PROFILES
 
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")

@@ -11,8 +11,7 @@ from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.runtime.metrics import EngineMetrics
 from argosy_engine.runtime.series import SERIES, _counter, _gauge, _latency, _lengths
-from argosy_engine.runtime.sim.profiles import PROFILES
-from argosy_engine.runtime.sim.runner import SimRunner
+from argosy_engine.runtime.sim import PROFILES, SimRunner
 
 TTFT = "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
 PACE_BELOW = "0.001 0.002 0.003 0.004 0.005 0.0075 0.0125 0.015 0.02"

@@ -11,7 +11,7 @@ import signal
 import sys
 
 import argosy
-from argosy_engine.model.linear import Linear
+from argosy_engine.model.trunk import Linear
 
 WITHOUT_AMX = ("AVX512_CORE", "AVX512_CORE_BF16", "AVX2")  # …_FP16 dies too: two steps down
 

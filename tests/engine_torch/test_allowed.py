@@ -12,8 +12,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime.torch.allowed import Exclusions, forbid_, may_end  # noqa: E402
-from argosy_engine.runtime.torch.penalty import Penalties, penalise_  # noqa: E402
+from argosy_engine.runtime.torch.logits import Exclusions, Penalties, forbid_, may_end, penalise_  # noqa: E402  # noqa: E402
 from argosy_engine.runtime.torch.sampler import lost_rows, sample  # noqa: E402
 
 NEVER = float("-inf")

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan  # noqa: E402
-from argosy_engine.model.generation import sampling_defaults  # noqa: E402
-from argosy_engine.runtime.torch.penalty import penalise_  # noqa: E402
+from argosy_engine.model.spec import sampling_defaults  # noqa: E402
+from argosy_engine.runtime.torch.logits import penalise_  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 

@@ -17,13 +17,12 @@ from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.step import flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
-from argosy_engine.model.linear import Linear  # noqa: E402
 from argosy_engine.model.loader import dummy_weights  # noqa: E402
 from argosy_engine.model.native.compile import library_path  # noqa: E402
 from argosy_engine.model.native.library import INT8, Library, Matrix  # noqa: E402
 from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk  # noqa: E402
-from argosy_engine.model.trunk import Trunk  # noqa: E402
-from argosy_engine.runtime.torch import compute as choice  # noqa: E402
+from argosy_engine.model.trunk import Linear, Trunk  # noqa: E402
+from argosy_engine.runtime.torch import sources as choice  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 from tests.engine_torch.test_native_step import (  # noqa: E402

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan  # noqa: E402
-from argosy_engine.runtime.torch.likely import Drawn, told  # noqa: E402
+from argosy_engine.runtime.torch.logprobs import Drawn, told  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 

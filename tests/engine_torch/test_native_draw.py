@@ -15,13 +15,7 @@ from argosy_engine.model.native.library import Library  # noqa: E402
 from argosy_engine.runtime.torch import sampler  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchRunner  # noqa: E402
 from argosy_engine.runtime.torch.sampler import columns, sample, uniform  # noqa: E402
-from tests.engine_torch.test_native_step import (  # noqa: E402
-    WORKING,
-    Pair,
-    chunk,
-    plan_of,
-    spec_of,
-)
+from tests.engine_torch.test_native_step import WORKING, Pair, chunk, plan_of, spec_of  # noqa: E402
 from tests.engine_torch.test_sampler import batches, is_right  # noqa: E402
 
 

@@ -20,7 +20,6 @@ from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
-from argosy_engine.model.linear import Linear  # noqa: E402
 from argosy_engine.model.loader import dummy_weights  # noqa: E402
 from argosy_engine.model.native import trial  # noqa: E402
 from argosy_engine.model.native.choose import first_that_works  # noqa: E402
@@ -28,8 +27,8 @@ from argosy_engine.model.native.compile import FLAGS, library_path  # noqa: E402
 from argosy_engine.model.native.library import Library  # noqa: E402
 from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk  # noqa: E402
 from argosy_engine.model.spec import ModelSpec, Rope  # noqa: E402
-from argosy_engine.model.trunk import Trunk  # noqa: E402
-from argosy_engine.runtime.torch import compute as choice  # noqa: E402
+from argosy_engine.model.trunk import Linear, Trunk  # noqa: E402
+from argosy_engine.runtime.torch import sources as choice  # noqa: E402
 from tests.engine.processes import eventually  # noqa: E402
 
 CPU = torch.device("cpu")

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.request import NewRequest  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime.swapping import move_kv  # noqa: E402
+from argosy_engine.runtime.loop import move_kv  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from argosy_engine.server.serve import _host_slots, _scheduler  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402

@@ -11,8 +11,7 @@ from hypothesis import strategies as st  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.request import NewRequest  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime.sim.profiles import PROFILES  # noqa: E402
-from argosy_engine.runtime.sim.runner import SimRunner  # noqa: E402
+from argosy_engine.runtime.sim import PROFILES, SimRunner  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from argosy_engine.server.serve import _scheduler  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402

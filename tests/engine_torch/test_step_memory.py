@@ -7,12 +7,11 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
-from argosy_engine.model.attention.staging import Staging  # noqa: E402
+from argosy_engine.model.attention.triton_pool import Staging  # noqa: E402
 from argosy_engine.model.share import Share  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.runtime.torch import runner  # noqa: E402
-from argosy_engine.runtime.torch.pool import size  # noqa: E402
-from argosy_engine.runtime.torch.pool.size import largest_step, pool_shape  # noqa: E402
+from argosy_engine.runtime.torch.pool import largest_step, pool_shape  # noqa: E402
 from argosy_engine.runtime.torch.sources import TrunkSource, load_model  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
@@ -89,7 +88,7 @@ def folder(tmp_path):
 
 
 def test_the_largest_step_runs_at_the_start_and_its_memory_stays_free(folder, monkeypatch):
-    monkeypatch.setattr(size, "available_bytes", lambda: 40 * MIB)
+    monkeypatch.setattr("argosy_engine.runtime.torch.pool.available_bytes", lambda: 40 * MIB)
     options = config(
         folder, gpu_memory_utilization=0.5, max_num_seqs=80, max_num_batched_tokens=200
     )
@@ -168,7 +167,7 @@ def test_ranks_leave_room_for_the_largest_step_of_any_in_what_the_fullest_has(
     folder, monkeypatch, free, taken, pool
 ):
     """Half of 40 MiB is this rank's part of the CPU, whose step takes 5 MiB."""
-    monkeypatch.setattr(size, "available_bytes", lambda: 40 * MIB)
+    monkeypatch.setattr("argosy_engine.runtime.torch.pool.available_bytes", lambda: 40 * MIB)
     options = config(folder, gpu_memory_utilization=0.5, tensor_parallel_size=2)
     source, gauge = TrunkSource(folder, Share(0, 2)), Taken(5 * MIB)
     loaded = load_model(

@@ -29,18 +29,19 @@ from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError, RankLostError  # noqa: E402
 from argosy_engine.model.share import Share  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
-from argosy_engine.runtime.swapping import move_kv  # noqa: E402
+from argosy_engine.runtime.loop import move_kv  # noqa: E402
 from argosy_engine.runtime.torch.ranks import processes  # noqa: E402
-from argosy_engine.runtime.torch.ranks.frames import (  # noqa: E402
+from argosy_engine.runtime.torch.ranks.processes import (  # noqa: E402
     Kind,
+    Ranks,
     copies_of,
+    for_ranks,
     pack_copies,
     pack_step,
     receive,
     send,
     step_of,
 )
-from argosy_engine.runtime.torch.ranks.processes import Ranks, for_ranks  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from argosy_engine.server.serve import _scheduler  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402

@@ -15,10 +15,9 @@ from hypothesis import strategies as st  # noqa: E402
 from tokenizers import normalizers  # noqa: E402
 
 from argosy_engine.errors import ChatTemplateError, LoadError  # noqa: E402
-from argosy_engine.runtime.torch.allowed import mask_  # noqa: E402
+from argosy_engine.runtime.torch.logits import mask_  # noqa: E402
 from argosy_engine.text.grammars import compose  # noqa: E402
-from argosy_engine.text.hf_tokenizer import HfTokenizer  # noqa: E402
-from argosy_engine.text.token_bytes import bytes_per_token  # noqa: E402
+from argosy_engine.text.hf_tokenizer import HfTokenizer, bytes_per_token  # noqa: E402
 from tests.engine_torch import tokenizers as made  # noqa: E402
 
 BOUNDED = {"byte level": made.byte_level, "NFC": made.composed, "metaspace": made.metaspace}

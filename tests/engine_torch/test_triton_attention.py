@@ -24,8 +24,7 @@ from argosy_engine.model.attention.triton_pool import Tiles, TritonPool, tiles  
 from argosy_engine.model.loader import load_weights  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
-from argosy_engine.runtime.torch.pool.choose import choose_pool  # noqa: E402
-from argosy_engine.runtime.torch.pool.size import scratch_shape  # noqa: E402
+from argosy_engine.runtime.torch.pool import choose_pool, scratch_shape  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
 CPU = torch.device("cpu")

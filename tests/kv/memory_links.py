@@ -1,4 +1,4 @@
-"""NIXL without its package: staging memory of one process, in place of `nixl.link.Link`.
+"""NIXL without its package: staging memory of one process, in place of `nixl.Link`.
 
 `tests/kv/test_nixl.py` has the real one. This one moves no byte between processes, so a test of the
 frames around it needs neither the package nor a start of seconds, and a transfer fails when a test
@@ -8,7 +8,7 @@ says so.
 import contextlib
 from collections.abc import Iterator
 
-from argosy_engine.transfer.nixl.link import LinkError, Offer, Slot
+from argosy_engine.transfer.nixl import LinkError, Offer, Slot
 
 _PLACES: dict[str, "MemoryLink"] = {}
 """Links by their metadata: where a peer's bytes go to."""

@@ -24,11 +24,9 @@ from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.loop import EngineLoop, Worker
 from argosy_engine.runtime.metrics import EngineMetrics
-from argosy_engine.runtime.sim.profiles import SimProfile
-from argosy_engine.runtime.sim.runner import SimRunner
-from argosy_engine.runtime.worker import Worker
+from argosy_engine.runtime.sim import SimProfile, SimRunner
 from argosy_engine.transfer.service import KvService
 
 BLOCK = 16

@@ -8,7 +8,6 @@ import pytest
 
 from argosy_engine.core.handover import suspects
 from argosy_engine.core.handover.messages import PullFailed
-from argosy_engine.transfer import asking
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import ADMITTED, liar
@@ -31,7 +30,7 @@ def decode():
 @pytest.fixture
 def impatient(monkeypatch):
     """Silence is noticed at once."""
-    monkeypatch.setattr(asking, "_ACCEPT_S", 0.2)
+    monkeypatch.setattr("argosy_engine.transfer.puller._ACCEPT_S", 0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +78,7 @@ async def test_a_silent_candidate_leaves_the_next_one_its_share_of_the_time():
 async def test_a_candidate_that_stops_after_it_took_the_prompt_is_noticed_by_its_silence(
     monkeypatch, decode
 ):
-    monkeypatch.setattr(asking, "_SILENCE_S", 0.2)
+    monkeypatch.setattr("argosy_engine.transfer.puller._SILENCE_S", 0.2)
     async with liar(ADMITTED) as silent, liar(ADMITTED) as second:
         decode.ask(PROMPT, silent.address, second.address)
         await until(lambda: second.asked, within_s=25)
@@ -87,7 +86,7 @@ async def test_a_candidate_that_stops_after_it_took_the_prompt_is_noticed_by_its
 
 @pytest.mark.slow
 async def test_a_candidate_that_gives_signs_of_life_is_waited_for(monkeypatch, decode):
-    monkeypatch.setattr(asking, "_SILENCE_S", 3.0)
+    monkeypatch.setattr("argosy_engine.transfer.puller._SILENCE_S", 3.0)
     with node("prefill") as busy:
         busy.hold_steps()  # for 5 s
         await answered(decode.ask(PROMPT[: 2 * BLOCK], busy.address))
@@ -97,7 +96,7 @@ async def test_a_candidate_that_gives_signs_of_life_is_waited_for(monkeypatch, d
 @pytest.mark.slow
 async def test_a_candidate_that_computes_a_long_prompt_may_take_more_than_its_share(monkeypatch):
     """And its engine is not left alone for it: the prompt is long, the engine is well."""
-    monkeypatch.setattr(asking, "_SILENCE_S", 20.0)
+    monkeypatch.setattr("argosy_engine.transfer.puller._SILENCE_S", 20.0)
     share_s = 3.0
     with node("prefill") as busy, node("decode", kv_timeout_s=8 * share_s) as decode:
         _, go_on = busy.hold_steps()
@@ -163,7 +162,7 @@ async def test_t38_what_a_prefill_engine_says_of_the_prompt_reaches_the_client_a
 async def test_pulls_from_a_silent_engine_leave_half_of_the_places_to_others(
     monkeypatch, decode, prefill
 ):
-    monkeypatch.setattr(asking, "_SILENCE_S", 60.0)
+    monkeypatch.setattr("argosy_engine.transfer.puller._SILENCE_S", 60.0)
     async with liar(ADMITTED) as silent:
         waiting = [
             decode.ask([100 + i] * BLOCK, silent.address, name=f"silent{i}") for i in range(8)

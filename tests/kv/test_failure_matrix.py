@@ -14,7 +14,7 @@ from argosy_engine.core.handover import patience
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.core.request import State
 from argosy_engine.errors import LeaseGoneError
-from argosy_engine.transfer import asking, fetch, sending
+from argosy_engine.transfer import fetch, sending
 from argosy_engine.transfer.wire import HEADER_BYTES, Kind, decode_header
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import ADMITTED, liar, puller
@@ -312,7 +312,7 @@ async def test_t33_prefill_may_die_before_and_within_any_frame_and_the_text_stay
 async def test_t38_whatever_the_first_candidate_does_the_next_one_hands_the_prompt_over(
     monkeypatch, prefill, decode, true_text, answer
 ):
-    monkeypatch.setattr(asking, "_SILENCE_S", 0.3)
+    monkeypatch.setattr("argosy_engine.transfer.puller._SILENCE_S", 0.3)
     said = {
         "refuses": ((Kind.REFUSED, {"reason": "queue_full", "message": ""}),),
         "fails": (ADMITTED, (Kind.REFUSED, {"reason": "failed", "message": "a bug"})),
@@ -323,7 +323,7 @@ async def test_t38_whatever_the_first_candidate_does_the_next_one_hands_the_prom
     }[answer]
     async with liar(*said) as first:
         if answer == "is silent":
-            monkeypatch.setattr(asking, "_ACCEPT_S", 0.3)
+            monkeypatch.setattr("argosy_engine.transfer.puller._ACCEPT_S", 0.3)
         client = decode.ask(LONG, first.address, prefill.address, max_tokens=8)
         await until(lambda: client.end is not None, within_s=30)
     assert client.ids == await true_text(LONG)
@@ -351,8 +351,8 @@ async def test_t39_damage_is_never_found_in_the_prefix_cache(prefill, decode, tr
 async def test_a_network_that_is_cut_one_way_costs_a_bounded_time_and_no_text(
     monkeypatch, true_text, direction, connection
 ):
-    monkeypatch.setattr(asking, "_SILENCE_S", 0.5)
-    monkeypatch.setattr(asking, "_ACCEPT_S", 0.5)
+    monkeypatch.setattr("argosy_engine.transfer.puller._SILENCE_S", 0.5)
+    monkeypatch.setattr("argosy_engine.transfer.puller._ACCEPT_S", 0.5)
     for module in (fetch, sending):
         monkeypatch.setattr(module, "transfer_s", lambda size, rate: 0.5)
     cut = {direction: Fault(swallow_after=40)}

@@ -10,7 +10,7 @@ import signal
 import pytest
 
 from argosy_engine.core.handover.messages import PullDone
-from argosy_engine.transfer.nixl.link import Link, LinkError
+from argosy_engine.transfer.nixl import Link, LinkError
 from argosy_engine.transfer.wire import Kind, decode_control
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import ADMITTED, kv_frame, liar, puller, read_frame, ready_for, send_control

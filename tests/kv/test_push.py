@@ -5,7 +5,7 @@ import pytest
 from argosy_engine.core.handover.messages import PullDone
 from argosy_engine.core.handover.patience import transfer_s
 from argosy_engine.transfer import service
-from argosy_engine.transfer.nixl.link import LinkError
+from argosy_engine.transfer.nixl import LinkError
 from argosy_engine.transfer.wire import Kind, decode_control
 from tests.kv.memory_links import MemoryLink
 from tests.kv.nodes import BLOCK, node, until

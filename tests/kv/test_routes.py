@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_engine.transfer.nixl.link import Offer
-from argosy_engine.transfer.nixl.routes import Routes
-from argosy_engine.transfer.nixl.staging import stage, unstage
+from argosy_engine.transfer.nixl import Offer, Routes, stage, unstage
 from argosy_engine.transfer.wire import Digest
 
 

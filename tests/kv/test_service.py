@@ -7,7 +7,7 @@ import pytest
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 from argosy_engine.transfer import service
-from argosy_engine.transfer.nixl.link import has_adapter
+from argosy_engine.transfer.nixl import has_adapter
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, TextRunner, node, until
 from tests.kv.peers import puller

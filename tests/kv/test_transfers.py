@@ -20,7 +20,7 @@ from argosy_engine.core.handover.messages import PullAlive, PullDone, PullFailed
 from argosy_engine.core.handover.patience import transfer_s
 from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.transfer import asking, fetch
+from argosy_engine.transfer import fetch, puller
 from argosy_engine.transfer.puller import Puller
 from argosy_engine.transfer.wire import Kind, encode_control, encode_tokens
 from tests.kv.peers import ADMITTED, CLOSE, OPEN, TICKET, frame, liar
@@ -397,14 +397,14 @@ async def test_blocks_of_a_peer_that_is_gone_before_ready_do_not_count():
 
 
 async def test_a_peer_that_is_gone_after_its_last_block_costs_nothing(monkeypatch):
-    send = asking.send_control
+    send = puller.send_control
 
     async def lost(writer, kind, said):
         if kind is Kind.RELEASE:
             raise ConnectionResetError
         await send(writer, kind, said)
 
-    monkeypatch.setattr(asking, "send_control", lost)
+    monkeypatch.setattr("argosy_engine.transfer.puller.send_control", lost)
     async with peer(kv(0, 4, "ABCD"), DONE) as there:
         verified, events = await pulled(there.address)
     assert verified == WHOLE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_engine.runtime.sim.profiles import PROFILES
+from argosy_engine.runtime.sim import PROFILES
 from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.estimate.profiles import MACHINES, PRESETS, prior_of
 from tests.scaling.demo import SPEC

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from argosy_engine.runtime.sim.runner import SimTokenizer, token_at
+from argosy_engine.runtime.sim import SimTokenizer, token_at
 
 _WORDS = (10, 400)
 _TOKENS = (8, 120)

@@ -13,11 +13,10 @@ import torch
 from argosy_bench.peer.floor import ROWS, Floor
 from argosy_bench.peer.servers import SEQUENCES
 from argosy_engine.config import EngineConfig
-from argosy_engine.model.linear import Linear
 from argosy_engine.model.native.library import Library
 from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk
-from argosy_engine.model.trunk import Trunk
-from argosy_engine.runtime.torch.compute import open_library
+from argosy_engine.model.trunk import Linear, Trunk
+from argosy_engine.runtime.torch.sources import open_library
 
 __all__ = ["measure_floor"]
 

@@ -46,8 +46,7 @@ from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.metrics import EngineMetrics
-from argosy_engine.runtime.sim.profiles import SimProfile
-from argosy_engine.runtime.sim.runner import SimRunner
+from argosy_engine.runtime.sim import SimProfile, SimRunner
 from argosy_engine.transfer.service import KvService
 
 PULLS = 15

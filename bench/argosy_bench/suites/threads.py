@@ -92,8 +92,8 @@ def _child(model: str, teams: str, alone: bool) -> None:
     """Print `ms sleeps` for each batch size. Torch is imported under GOMP_SPINCOUNT here."""
     from argosy_bench.suites.engine import CONTEXT, chunk_of, plan_of
     from argosy_engine.config import EngineConfig
+    from argosy_engine.runtime.loop import Worker
     from argosy_engine.runtime.torch.runner import load
-    from argosy_engine.runtime.worker import Worker
 
     loader = Worker("engine")
     stepper = Worker("steps") if teams == "two" else loader

@@ -5,7 +5,7 @@ KV service's threads call `outgoing`, `incoming` and `landed`, only on blocks th
 those of leases, as far as they are ready, and those of a pull. So a runner needs no lock around its
 pool.
 
-`load(config)` of `argosy_engine.runtime.sim.runner` and of `argosy_engine.runtime.torch.runner`
+`load(config)` of `argosy_engine.runtime.sim` and of `argosy_engine.runtime.torch.runner`
 returns `(Runner, Tokenizer)` and raises LoadError. Only the chosen one is imported.
 """
 

@@ -15,11 +15,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from argosy_engine.errors import LoadError
-from argosy_engine.model.linear import Linear, Pack, Product
-from argosy_engine.model.rope import pair_order
 from argosy_engine.model.share import ALL, WHOLE, Group, Joined, Share, Summed
 from argosy_engine.model.spec import ModelSpec
-from argosy_engine.model.trunk import Layer, Weights
+from argosy_engine.model.trunk import Layer, Linear, Pack, Product, Weights, pair_order
 
 __all__ = ["dummy_weights", "load_weights"]
 

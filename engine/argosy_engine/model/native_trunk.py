@@ -24,9 +24,8 @@ from argosy_engine.model.native.library import (
     MatrixFields,
     ModelFields,
 )
-from argosy_engine.model.rope import rotation_table
 from argosy_engine.model.spec import ModelSpec
-from argosy_engine.model.trunk import Weights
+from argosy_engine.model.trunk import Weights, rotation_table
 
 __all__ = ["NativeLinear", "NativeTrunk"]
 

@@ -4,6 +4,11 @@ HTTP handlers and the KV service post messages into the inbox from their threads
 effect between two steps. Tokens and ends go to the clients through `deliver`, which hands them to
 the HTTP thread: one batch before each step, for what the inbox brought, and one after it. A failed
 request or a failed step does not end the thread.
+
+`Worker` is the thread that loads the model and then runs every step. OpenMP keeps a team of threads
+for each thread that computes. If one thread loaded and another ran the steps, there would be two
+teams. libgomp would count more threads than cores, and its waiting threads would sleep instead of
+spinning.
 """
 
 import contextlib
@@ -13,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import assert_never
+from typing import Any, TypeVar, assert_never
 
 from argosy_engine.config import MOST_AUTO_TOKENS
 from argosy_engine.core.handover.messages import (
@@ -33,7 +38,7 @@ from argosy_engine.core.request import Emission, FinishReason, NewRequest, clien
 from argosy_engine.core.runner import Launcher, Runner
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepPlan
-from argosy_engine.runtime.ahead.steps import Ahead, OneByOne, Steps
+from argosy_engine.runtime.ahead import Ahead, OneByOne, Steps
 from argosy_engine.runtime.inbox import (
     Abort,
     Message,
@@ -46,13 +51,61 @@ from argosy_engine.runtime.inbox import (
     log_subject,
 )
 from argosy_engine.runtime.metrics import EngineMetrics
-from argosy_engine.runtime.remote import RemotePrefills, refuse, remote_id
+from argosy_engine.runtime.remote import RemotePrefills, SharedLeases, refuse, remote_id
 from argosy_engine.runtime.reports import Reports, log_end, log_end_of_thread
-from argosy_engine.runtime.shared_leases import SharedLeases
-from argosy_engine.runtime.swapping import move_kv
-from argosy_engine.runtime.worker import Worker
 
-__all__ = ["Delivery", "EngineLoop"]
+__all__ = ["Delivery", "EngineLoop", "Worker", "move_kv"]
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Runs jobs one after the other on one daemon thread."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def call(self, work: Callable[[], T]) -> "Future[T]":
+        """Queue `work`; the future has its result or its exception."""
+        future: Future[T] = Future()
+        self._jobs.put(lambda: _into(future, work))
+        return future
+
+    def end(self) -> None:
+        """End the thread after the queued jobs."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+
+def _into(future: "Future[Any]", work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(work())
+    except BaseException as error:  # the caller waits for the result and raises it
+        future.set_exception(error)
+
+
+def move_kv(
+    runner: Runner, scheduled: SchedulerOutput, moved: Callable[[str, int, float], None]
+) -> None:
+    """To the host first, because blocks that were given up may be filled from it.
+
+    `moved` is told of each direction, "out" or "in", how many blocks moved in how many seconds.
+    """
+    for direction, copy, copies in (
+        ("out", runner.to_host, scheduled.to_host),
+        ("in", runner.from_host, scheduled.from_host),
+    ):
+        if copies:
+            began = time.perf_counter()
+            copy(copies)
+            moved(direction, len(copies), time.perf_counter() - began)
+
 
 log = logging.getLogger(__name__)
 

@@ -33,10 +33,9 @@ from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.errors import EngineError, LoadError
 from argosy_engine.runtime.cpu import begin
-from argosy_engine.runtime.loop import Delivery, EngineLoop
+from argosy_engine.runtime.loop import Delivery, EngineLoop, Worker
 from argosy_engine.runtime.machine import StartPhases, set_spinning
 from argosy_engine.runtime.metrics import EngineMetrics, Readings
-from argosy_engine.runtime.worker import Worker
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import Drain
 from argosy_engine.server.openai.routes import OpenAiApi
@@ -239,7 +238,7 @@ def _load(config: EngineConfig, on_lost: OnLost, phases: StartPhases) -> tuple[R
     """Only the chosen runner's module is imported: a simulated engine never sees torch."""
     try:
         if config.load_format == "sim":
-            module = importlib.import_module("argosy_engine.runtime.sim.runner")
+            module = importlib.import_module("argosy_engine.runtime.sim")
             loaded: tuple[Runner, Tokenizer] = module.load(config)
         else:
             loaded = _load_weights(config, on_lost)

@@ -19,8 +19,7 @@ from argosy_engine.core.handover.patience import transfer_s
 from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError
 from argosy_engine.transfer.messages import Done, Message, Refused, Written, decode_message
-from argosy_engine.transfer.nixl.link import Link, LinkError, Slot
-from argosy_engine.transfer.nixl.routes import Routes
+from argosy_engine.transfer.nixl import Link, LinkError, Routes, Slot
 from argosy_engine.transfer.wire import (
     DIGEST_BYTES,
     HEADER_BYTES,
@@ -191,7 +190,7 @@ class Fetch:
         self._send(sock, self._request(Kind.PUSH, first, count, where))
 
     def _take_slot(self, sock: socket.socket, first: int, last: int, slot: Slot) -> None:
-        from argosy_engine.transfer.nixl.staging import unstage  # numpy is there if NIXL is
+        from argosy_engine.transfer.nixl import unstage  # numpy is there if NIXL is
 
         frame = decode_header(self._exactly(sock, HEADER_BYTES))
         message = self._take_control(sock, frame)

@@ -3,16 +3,29 @@
 Peers are not trusted. `decode_message` returns a value that the engine may use as it is, or raises
 WireError with a sentence that names the field. An unknown field is an error, and a missing one
 that has no default.
+
+`read_message` and `send_control` have them on an asyncio stream.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.transfer.wire import Kind, WireError, decode_control
+from argosy_engine.transfer.wire import (
+    HEADER_BYTES,
+    SMALL_CONTROL_BYTES,
+    Frame,
+    Kind,
+    WireError,
+    decode_control,
+    decode_header,
+    encode_control,
+)
 
 __all__ = [
     "Admitted",
@@ -29,6 +42,11 @@ __all__ = [
     "Wait",
     "Written",
     "decode_message",
+    "in_thread",
+    "read_head",
+    "read_message",
+    "read_payload",
+    "send_control",
 ]
 
 MAX_LEASE_S = 86_400.0
@@ -370,3 +388,48 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
     Kind.RENEW: (Renew, {}),
     Kind.RELEASE: (Release, {}),
 }
+
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    threads: ThreadPoolExecutor, stop: Callable[[], None], call: Callable[..., T], *arguments: Any
+) -> T:
+    """Run `call` in a thread. When this is cancelled, `stop` must make it end, which is awaited."""
+    running = asyncio.get_running_loop().run_in_executor(threads, call, *arguments)
+    try:
+        return await asyncio.shield(running)
+    finally:
+        if not running.done():
+            stop()
+            await asyncio.wait((running,))
+            running.exception()
+
+
+async def read_head(reader: asyncio.StreamReader) -> Frame:
+    """WireError; asyncio.IncompleteReadError or OSError when the peer went away."""
+    return decode_header(await reader.readexactly(HEADER_BYTES))
+
+
+async def read_payload(reader: asyncio.StreamReader, frame: Frame, longest: int) -> bytes:
+    """The frame's payload; WireError above `longest` bytes, before any of it is read, and if it was
+    damaged."""
+    if frame.length > longest:
+        raise WireError(
+            f"a {frame.kind.name} frame of {frame.length} bytes came; at most {longest} are due"
+        )
+    return frame.whole(await reader.readexactly(frame.length))
+
+
+async def read_message(reader: asyncio.StreamReader, longest: int = SMALL_CONTROL_BYTES) -> Message:
+    """The next control frame, checked."""
+    frame = await read_head(reader)
+    if frame.kind.raw:
+        raise WireError(f"{frame.kind.name} came where a control frame was due")
+    return decode_message(frame.kind, await read_payload(reader, frame, longest))
+
+
+async def send_control(writer: asyncio.StreamWriter, kind: Kind, payload: dict[str, Any]) -> None:
+    writer.write(encode_control(kind, payload))
+    await writer.drain()

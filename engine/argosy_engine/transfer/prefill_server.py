@@ -33,11 +33,13 @@ from argosy_engine.transfer.messages import (
     Release,
     Renew,
     decode_message,
+    read_head,
+    read_message,
+    read_payload,
+    send_control,
 )
-from argosy_engine.transfer.nixl.link import Link, LinkError
-from argosy_engine.transfer.nixl.routes import NIXL
+from argosy_engine.transfer.nixl import NIXL, Link, LinkError
 from argosy_engine.transfer.sending import KvSender, NotReadyError
-from argosy_engine.transfer.stream import read_head, read_message, read_payload, send_control
 from argosy_engine.transfer.wire import (
     MAX_CONTROL_BYTES,
     SMALL_CONTROL_BYTES,

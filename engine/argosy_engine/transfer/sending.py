@@ -18,9 +18,8 @@ from argosy_engine.core.handover.messages import PrefillPort
 from argosy_engine.core.handover.patience import transfer_s
 from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError, LeaseGoneError
-from argosy_engine.transfer.messages import Pull, Push
-from argosy_engine.transfer.nixl.link import Link, LinkError
-from argosy_engine.transfer.stream import in_thread, read_message, send_control
+from argosy_engine.transfer.messages import Pull, Push, in_thread, read_message, send_control
+from argosy_engine.transfer.nixl import Link, LinkError
 from argosy_engine.transfer.wire import Digest, Kind, WireError, encode_control, encode_run_head
 
 __all__ = ["KvSender", "NotReadyError"]
@@ -137,7 +136,7 @@ class KvSender:
         link = self._link
         if link is None:
             raise LinkError("this engine offers no NIXL")
-        from argosy_engine.transfer.nixl.staging import stage  # numpy is there if NIXL is
+        from argosy_engine.transfer.nixl import stage  # numpy is there if NIXL is
 
         if len(blocks) * self._layout.wire_block_bytes > link.slot_bytes:
             raise WireError(f"a PUSH of {len(blocks)} blocks is more than a slot holds")

@@ -17,10 +17,9 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullJob
 from argosy_engine.core.runner import Runner
 from argosy_engine.errors import LoadError
-from argosy_engine.transfer.asking import ClientTls, Credential
-from argosy_engine.transfer.nixl.link import Link, has_adapter, installed
+from argosy_engine.transfer.nixl import Link, has_adapter, installed
 from argosy_engine.transfer.prefill_server import Authorize, PrefillServer
-from argosy_engine.transfer.puller import Puller
+from argosy_engine.transfer.puller import ClientTls, Credential, Puller
 
 __all__ = ["KvService"]
 

@@ -12,7 +12,7 @@ from argosy_engine.core.handover.leases import LeaseTable
 from argosy_engine.core.handover.messages import LeaseKey, PullDone, PullFailed, PullReady
 from argosy_engine.core.handover.states import LeaseState, PullState
 from argosy_engine.errors import LeaseGoneError, LeaseTakenError
-from argosy_engine.runtime.shared_leases import SharedLeases
+from argosy_engine.runtime.remote import SharedLeases
 from tests.engine.core.test_scheduler import ask, make, step
 from tests.support.stateful import run_sequences
 

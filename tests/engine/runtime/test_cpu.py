@@ -12,7 +12,7 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 from argosy_engine.runtime import cpu
 from argosy_engine.runtime.cpu import Attempt, Cpu
-from argosy_engine.runtime.worker import Worker
+from argosy_engine.runtime.loop import Worker
 from tests.engine.processes import eventually
 
 LYING = (sys.executable, "-P", str(Path(__file__).parent / "lying_cpu.py"))

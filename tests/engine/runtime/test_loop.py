@@ -10,10 +10,9 @@ from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.loop import EngineLoop, Worker
 from argosy_engine.runtime.metrics import EngineMetrics
-from argosy_engine.runtime.sim.runner import SimRunner
-from argosy_engine.runtime.worker import Worker
+from argosy_engine.runtime.sim import SimRunner
 from tests.kv.nodes import BLOCK, QUICK, Client, Node, node, until
 
 

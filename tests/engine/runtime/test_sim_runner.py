@@ -13,8 +13,7 @@ from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.metrics import EngineMetrics
-from argosy_engine.runtime.sim.profiles import PROFILES
-from argosy_engine.runtime.sim.runner import SimRunner
+from argosy_engine.runtime.sim import PROFILES, SimRunner
 from argosy_engine.server.serve import _scheduler
 
 CONFIG = EngineConfig(model="sim:opt-13b-a100", served_name="m", load_format="sim")

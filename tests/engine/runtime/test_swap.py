@@ -7,7 +7,7 @@ import pytest
 
 from argosy_engine.cli import parse
 from argosy_engine.errors import LoadError
-from argosy_engine.runtime.sim.runner import load
+from argosy_engine.runtime.sim import load
 from argosy_engine.server.serve import _host_slots, _scheduler
 from tests.kv.nodes import BLOCK, node, until
 

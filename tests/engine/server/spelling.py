@@ -21,7 +21,7 @@ from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.metrics import EngineMetrics
-from argosy_engine.runtime.sim.runner import SimRunner
+from argosy_engine.runtime.sim import SimRunner
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from tests.kv.nodes import BLOCK, QUICK

@@ -17,8 +17,7 @@ pytest.importorskip("llguidance")
 
 from argosy_engine.errors import GrammarError
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
-from argosy_engine.text.grammars import TokenGrammars, compose
-from argosy_engine.text.terminals import terminal_depth
+from argosy_engine.text.grammars import TokenGrammars, compose, terminal_depth
 from tests.engine.server.spelling import EOS, Engine
 
 COMPLETIONS = "/v1/completions"

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.runtime.sim.runner import SimTokenizer
+from argosy_engine.runtime.sim import SimTokenizer
 from argosy_engine.server.openai.routes import OpenAiApi
 from tests.kv.nodes import node, until
 

@@ -6,7 +6,7 @@ import openai
 import pytest
 
 from argosy_engine.core.sampling import SamplingDefaults
-from argosy_engine.runtime.sim.runner import SimTokenizer
+from argosy_engine.runtime.sim import SimTokenizer
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_engine.server.openai.parse import parse_chat, parse_completion

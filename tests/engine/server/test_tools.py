@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("llguidance")
 
-from argosy_engine.runtime.sim.runner import SimTokenizer
+from argosy_engine.runtime.sim import SimTokenizer
 from argosy_engine.server.openai.asked.tools import tools_of
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parse import parse_chat

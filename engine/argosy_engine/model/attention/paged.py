@@ -8,6 +8,8 @@ Sequences with one new token are gathered and multiplied together, query heads o
 into rows; prompts go one by one in tiles of rows with causal trimming. Layers with a sliding window
 read the blocks that it reaches and no others; the pool keeps them all. `TritonPool` computes the
 same on a GPU with kernels of its own, behind the same calls.
+
+`HostKv` has blocks in the host's memory, for preempted requests.
 """
 
 from collections.abc import Sequence
@@ -18,10 +20,20 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from argosy_engine.core.runner import NULL_BLOCK
-from argosy_engine.core.step import FlatBatch
-from argosy_engine.model.attention.rotate import rotate_
+from argosy_engine.core.step import Copies, FlatBatch
 
-__all__ = ["PagedBatch", "PagedPool", "PoolShape"]
+__all__ = ["HostKv", "PagedBatch", "PagedPool", "PoolShape", "rotate_"]
+
+
+def rotate_(heads: torch.Tensor, turn: torch.Tensor) -> None:
+    """Turn `heads` [N, H, head_dim], pairs side by side, in place; `turn` [N, 1, head_dim / 2]."""
+    pairs = heads.view(*heads.shape[:-1], -1, 2)
+    if heads.dtype is torch.float32:
+        torch.view_as_complex(pairs).mul_(turn)
+    else:
+        turned = torch.view_as_complex(pairs.float()) * turn
+        pairs.copy_(torch.view_as_real(turned))
+
 
 _GATHER_ELEMENTS = 1 << 21
 """K and V elements gathered for one group of single-token rows: 8 MiB of float32, about a cache."""
@@ -324,3 +336,39 @@ def _zeros(
         return torch.zeros(blocks, block_elements, dtype=dtype, device=device)
     untouched = np.zeros(blocks * block_elements * dtype.itemsize, np.uint8)
     return torch.from_numpy(untouched).view(dtype).view(blocks, block_elements)
+
+
+class HostKv:
+    """Slots of one pool's blocks; none until `reserve`."""
+
+    def __init__(self, pool: PagedPool) -> None:
+        self._pool = pool
+        self._slots = torch.empty(0)
+
+    def reserve(self, slots: int) -> None:
+        """Pages come as slots are first used, but on a GPU, whose copies need pinned memory.
+
+        MemoryError or RuntimeError when the memory is not there.
+        """
+        cuda = self._pool.device.type == "cuda"
+        width = self._pool.shape.block_elements
+        self._slots = torch.empty(slots, width, dtype=self._pool.memory.dtype, pin_memory=cuda)
+
+    def take(self, copies: Copies) -> None:
+        """Blocks to slots; returns when the blocks may be written to."""
+        blocks, slots = _columns(copies)
+        with torch.inference_mode():
+            self._slots[slots] = self._pool.memory[blocks.to(self._pool.device)].cpu()
+
+    def give(self, copies: Copies) -> None:
+        """Slots to blocks, before the step that reads them."""
+        blocks, slots = _columns(copies)
+        device = self._pool.device
+        with torch.inference_mode():
+            self._pool.memory[blocks.to(device)] = self._slots[slots].to(device)
+
+
+def _columns(copies: Copies) -> tuple[torch.Tensor, torch.Tensor]:
+    """(blocks, slots)."""
+    blocks, slots = torch.tensor(copies).unbind(1)
+    return blocks, slots

@@ -53,7 +53,7 @@ def products(threads: int) -> Iterator[dict[str, Any]]:
     import torch
     import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-    from argosy_engine.model.linear import Linear
+    from argosy_engine.model.trunk import Linear
 
     torch.set_num_threads(threads)
     packed: dict[str, list[Linear]] = {}

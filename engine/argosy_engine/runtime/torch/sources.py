@@ -3,8 +3,12 @@
 `load_model` has the shapes first, so that a model that cannot fit is refused before its weights
 are read, and makes the trunk when it knows how much context the KV pool holds. It is the same in
 every rank of tensor parallelism; `runner.load` calls it in rank 0.
+
+`open_library` says which library computes the steps, if any, as `--compute` asks, and with how many
+threads.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,17 +23,19 @@ from argosy_engine.errors import LoadError
 from argosy_engine.model import huggingface
 from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.huggingface import TransformersTrunk
-from argosy_engine.model.linear import Linear, Pack
 from argosy_engine.model.loader import dummy_weights, load_weights
+from argosy_engine.model.native.choose import choose
+from argosy_engine.model.native.compile import library_path
+from argosy_engine.model.native.library import Library
 from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk
 from argosy_engine.model.share import WHOLE, Share
 from argosy_engine.model.spec import DecoderSpec, read_spec
-from argosy_engine.model.trunk import Trunk, Weights
-from argosy_engine.runtime.torch.compute import Native
-from argosy_engine.runtime.torch.pool.choose import choose_pool
-from argosy_engine.runtime.torch.pool.size import (
+from argosy_engine.model.trunk import Linear, Pack, Trunk, Weights
+from argosy_engine.runtime.machine import allowed_threads, shares_cores
+from argosy_engine.runtime.torch.pool import (
     CudaGauge,
     Gauge,
+    choose_pool,
     free_bytes,
     largest_step,
     pool_shape,
@@ -40,12 +46,87 @@ from argosy_engine.runtime.torch.ranks.group import RankGroup
 __all__ = [
     "AnyTrunk",
     "Loaded",
+    "Native",
     "Source",
     "TransformersSource",
     "TrunkSource",
     "device_of",
     "load_model",
+    "open_library",
 ]
+
+log = logging.getLogger(__name__)
+
+_SPINS_ALONE = 20_000
+_SPINS_SHARED = 2000
+"""As for OpenMP (`runtime.machine`): a thread that waits spins about 0.3 ms, or 30 µs where another
+process may want its core."""
+
+_NONE_WORKS = "this installation has no native library that works on this CPU; install the package"
+_NO_LIBRARY = {
+    "native": f"--compute native: {_NONE_WORKS} where a C compiler is, or say --compute torch",
+    "int8": f"--quantization int8: {_NONE_WORKS} where a C compiler is, or leave it out",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A loaded library."""
+
+    name: str
+    """Its instruction set, as in `native.compile.FLAGS`."""
+
+    library: Library
+
+    int8: bool = False
+    """Matrices are 8-bit integers."""
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether a step in bfloat16 is faster than in float32, or as fast, at every row count."""
+        return self.name in ("amx", "avx512_bf16")
+
+
+def open_library(
+    config: EngineConfig, device: torch.device, architecture: str = "", *, known: bool = True
+) -> Native | None:
+    """None: torch computes. LoadError where `--compute native` or int8 cannot be had.
+
+    `known`: the native step knows the architecture; transformers runs the others in torch.
+    """
+    int8 = config.quantization == "int8"
+    asked = config.compute == "native"
+    option = "--compute native" if asked else "--quantization int8"
+    if (asked or int8) and not known:
+        raise LoadError(
+            "BadArgument", f"{option}: {architecture} is run by transformers; leave the option out"
+        )
+    if not known:
+        log.info("%s is run by transformers, in torch", architecture)
+        return None
+    if (asked or int8) and device.type != "cpu":
+        raise LoadError("BadArgument", f"{option}: a GPU computes here; leave it out")
+    if config.compute == "torch" and int8:
+        raise LoadError(
+            "BadArgument",
+            "--quantization int8: torch has no products of 8-bit integers here; say --compute "
+            "native, or leave it out",
+        )
+    if config.compute == "torch" or device.type != "cpu":
+        return None
+    name = choose()
+    if name is None and not asked and not int8:
+        log.info("no native library works here: torch computes the steps")
+        return None
+    if name is None:
+        raise LoadError("BadArgument", _NO_LIBRARY["native" if asked else "int8"])
+    spins = _SPINS_SHARED if shares_cores() else _SPINS_ALONE
+    threads = config.threads or allowed_threads()
+    library = Library(library_path(name), threads=threads, spins=spins)
+    how = "in tiles" if name == "amx" else "in pairs" if library.pairs else "as float32"
+    log.info("native library %s; it multiplies bfloat16 weights %s", name, how)
+    return Native(name, library, int8)
+
 
 AnyTrunk = Trunk | NativeTrunk | TransformersTrunk
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import torch
 
-from argosy_engine.model.attention.host import HostKv
+from argosy_engine.model.attention.paged import HostKv
 from argosy_engine.model.share import Share
-from argosy_engine.runtime.torch.ranks.frames import Kind, copies_of, receive, step_of
 from argosy_engine.runtime.torch.ranks.group import RankGroup
-from argosy_engine.runtime.torch.ranks.processes import Hello
+from argosy_engine.runtime.torch.ranks.processes import Hello, Kind, copies_of, receive, step_of
 from argosy_engine.runtime.torch.sources import TrunkSource, device_of, load_model
 
 __all__ = ["follow"]

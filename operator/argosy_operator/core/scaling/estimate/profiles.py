@@ -2,7 +2,7 @@
 
 `core.reconcile.targets.spec` gives them to the law as a prior, the simulator (`sim`) runs on them.
 A real model has none: its prior is a guess from the SLO. The engine is a program of its own and
-has the same constants in `argosy_engine/runtime/sim/profiles.py`; a test compares the two.
+has the same constants in `argosy_engine/runtime/sim.py`; a test compares the two.
 Sources: OPT-13B on an A100 is DistServe's released profile; Llama-70B on four and on eight H100 is
 our fit to splitwise-sim's measured table; SmolLM2-135M is Argosy's own engine on one core.
 """

@@ -1,7 +1,7 @@
 """The process that speaks NIXL: writes slots of its engine's staging memory into a peer's.
 
-`python -m argosy_engine.transfer.nixl.agent SOCKET MEMORY SIZE`, with the descriptors of a stream
-socket and of the memory. Started by `link.py`, which sends one JSON object a line; each answer is
+`python -m argosy_engine.transfer.nixl_agent SOCKET MEMORY SIZE`, with the descriptors of a stream
+socket and of the memory. Started by `nixl.py`, which sends one JSON object a line; each answer is
 one, too. It ends with the socket.
 
 NIXL lives in a process of its own because its parser of a peer's metadata aborts on damaged bytes,

@@ -1,8 +1,11 @@
-"""An engine's end of NIXL: staging memory, and the process that moves it (`agent.py`).
+"""An engine's end of NIXL: staging memory, and the process that moves it (`nixl_agent.py`).
 
 Made by `KvService`. Prefill fills a slot and has it written into a slot of decode's engine, which
 copies it to the pool and checks it. No pool is ever shown to a peer. Methods may be called from any
 thread. When the process ends by itself, its transfers fail, and it is started again.
+
+`Routes` says which transport decode uses towards a prefill engine: NIXL where both have it and it
+works, TCP otherwise (designs/0008-kv-protocol-2.md).
 """
 
 import contextlib
@@ -17,14 +20,68 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from argosy_engine.errors import EngineError
+import numpy as np
 
-__all__ = ["Link", "LinkError", "Offer", "Slot", "has_adapter", "installed"]
+from argosy_engine.errors import EngineError
+from argosy_engine.transfer.wire import Digest, encode_run_head
+
+__all__ = [
+    "NIXL",
+    "Link",
+    "LinkError",
+    "Offer",
+    "Routes",
+    "Slot",
+    "has_adapter",
+    "installed",
+    "stage",
+    "unstage",
+]
+
+_PIECE_BYTES = 1 << 20
+"""Copied and then checked while it is still in the processor's cache."""
+
+
+def stage(
+    first: int, count: int, views: Sequence[memoryview], memory: memoryview
+) -> tuple[int, str]:
+    """Bytes and checksum of `count` blocks that are the views together."""
+    return _copied(first, count, views, memory, out=False)
+
+
+def unstage(
+    first: int, count: int, views: Sequence[memoryview], memory: memoryview
+) -> tuple[int, str]:
+    """The same, from the slot to the views; the checksum is of the views."""
+    return _copied(first, count, views, memory, out=True)
+
+
+def _copied(
+    first: int, count: int, views: Sequence[memoryview], memory: memoryview, *, out: bool
+) -> tuple[int, str]:
+    size = sum(view.nbytes for view in views)
+    digest = Digest(encode_run_head(first, count, size)[1])
+    at = 0
+    for piece in _pieces(views):
+        ours = np.frombuffer(piece, np.uint8)
+        staged = np.frombuffer(memory[at : at + piece.nbytes], np.uint8)
+        # numpy copies without the interpreter's lock.
+        np.copyto(ours, staged) if out else np.copyto(staged, ours)
+        digest.update(piece)
+        at += piece.nbytes
+    return size, digest.hexdigest()
+
+
+def _pieces(views: Sequence[memoryview]) -> Iterable[memoryview]:
+    for view in views:
+        for at in range(0, view.nbytes, _PIECE_BYTES):
+            yield view[at : at + _PIECE_BYTES]
+
 
 log = logging.getLogger(__name__)
 
@@ -252,7 +309,7 @@ def _process(
     given = {"UCX_TCP_PORT_RANGE": ports, **os.environ} if ports else dict(os.environ)
     own = {"NIXL_LOG_LEVEL": "FATAL", "UCX_LOG_LEVEL": "fatal", "CUDA_VISIBLE_DEVICES": ""}
     child = subprocess.Popen(  # noqa: S603 - this package itself
-        [sys.executable, "-m", "argosy_engine.transfer.nixl.agent", *map(str, (*fds, size))],
+        [sys.executable, "-m", "argosy_engine.transfer.nixl_agent", *map(str, (*fds, size))],
         pass_fds=fds,
         env=given | own,
         stdin=subprocess.DEVNULL,
@@ -265,3 +322,31 @@ def _process(
         if child.poll() is None:
             child.kill()
             child.wait()
+
+
+NIXL = "nixl"
+_AVOID_S = 60.0
+"""A peer to which NIXL failed is sent no order over it for so long: each costs its time-out."""
+
+
+class Routes:
+    """Remembers peers to which NIXL failed, such as those behind a closed port of UCX."""
+
+    def __init__(self, link: Link | None, now: Callable[[], float] = time.monotonic) -> None:
+        self._link = link
+        self._now = now
+        self._avoided: dict[str, float] = {}
+
+    def to(self, address: str, transports: Collection[str]) -> Link | None:
+        """The link to a peer that offers these transports; None: TCP."""
+        link = self._link
+        if link is None or link.offer is None or NIXL not in transports:
+            return None
+        if self._now() < self._avoided.get(address, 0.0):
+            return None
+        return link
+
+    def failed(self, address: str) -> None:
+        now = self._now()
+        self._avoided = {a: until for a, until in self._avoided.items() if until > now}
+        self._avoided[address] = now + _AVOID_S

@@ -1,1 +1,0 @@
-"""How large the KV pool is, and what computes attention on it."""
