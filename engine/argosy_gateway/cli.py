@@ -22,7 +22,7 @@ from argosy_gateway.options import (
 )
 from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file, follow_settings
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server.serve import serve
 
 __all__ = ["main", "parse"]
@@ -115,21 +115,21 @@ def parse(argv: Sequence[str]) -> Config:
 
 
 async def _run(config: Config) -> None:
-    fleet = Fleet(config, asyncio.get_running_loop().time)
-    await serve(fleet, _source(fleet))
+    gateway = Gateway(config, asyncio.get_running_loop().time)
+    await serve(gateway, _source(gateway))
 
 
-def _source(fleet: Fleet) -> Coroutine[Any, Any, None]:
-    config = fleet.config
+def _source(gateway: Gateway) -> Coroutine[Any, Any, None]:
+    config = gateway.config
     if config.endpoints_file is not None:
-        return follow_file(config.endpoints_file, into=fleet.directory)
+        return follow_file(config.endpoints_file, into=gateway.directory)
     server = from_kubeconfig(config.kubeconfig) if config.kubeconfig else in_cluster()
-    return _follow(server, fleet)
+    return _follow(server, gateway)
 
 
-async def _follow(server: ApiServer, fleet: Fleet) -> None:
+async def _follow(server: ApiServer, gateway: Gateway) -> None:
     """Keep pods and settings current until cancelled."""
-    config, times, into = fleet.config, WatchTimes(), fleet.directory
+    config, times, into = gateway.config, WatchTimes(), gateway.directory
     follows = [
         follow_api_server(
             server, namespace=config.namespace, fleet=config.fleet, into=into, times=times
@@ -137,7 +137,7 @@ async def _follow(server: ApiServer, fleet: Fleet) -> None:
     ]
     if config.settings_name:
         target = f"/api/v1/namespaces/{config.namespace}/configmaps/{config.settings_name}"
-        follows.append(follow_settings(server, target, Settings(fleet), times=times))
+        follows.append(follow_settings(server, target, Settings(gateway), times=times))
     await asyncio.gather(*follows)
 
 

@@ -1,6 +1,6 @@
 """The settings of one gateway process: made by `cli` from the command line, read by all others.
 
-`Fleet.config` is replaced as a whole when the fleet's settings change (`options`), so it is read
+`Gateway.config` is replaced as a whole when the fleet's settings change (`options`), so it is read
 anew wherever it counts.
 
 Everything that a client or an engine can make grow or wait has a limit here.

@@ -23,7 +23,7 @@ from argosy_gateway.config import (
     SloClass,
 )
 from argosy_gateway.errors import SettingsError
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.routing.strategies import STRATEGIES
 
 __all__ = ["KEY", "Settings", "add_settings", "not_negative", "settings_of", "wrong_settings"]
@@ -40,8 +40,8 @@ _AT_ONCE, _WITHIN_TARGET = "at-once", "within-target"
 class Settings:
     """Brings what the ConfigMap says into a fleet that serves."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
         self._seen: object = self
         """What was looked at last; nothing yet."""
 
@@ -53,18 +53,18 @@ class Settings:
             return
         self._seen = data
         try:
-            config = _read(data, self._fleet.config)
+            config = _read(data, self._gateway.config)
         except SettingsError as error:
             log.error("the settings stay as they are: %s", error)
-            self._fleet.metrics.settings_are_stale(True)
+            self._gateway.metrics.settings_are_stale(True)
             reason = str(error)[:_LONGEST_REASON]
-            self._fleet.settings_read = SettingsRead(_digest(data), refused=reason)
+            self._gateway.settings_read = SettingsRead(_digest(data), refused=reason)
             return
-        if config != self._fleet.config:
+        if config != self._gateway.config:
             log.info("new settings are in use")
-            self._fleet.take(config)
-        self._fleet.metrics.settings_are_stale(False)
-        self._fleet.settings_read = SettingsRead(_digest(data))
+            self._gateway.take(config)
+        self._gateway.metrics.settings_are_stale(False)
+        self._gateway.settings_read = SettingsRead(_digest(data))
 
 
 def _text(data: object) -> str | None:

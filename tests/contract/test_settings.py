@@ -10,7 +10,7 @@ from argosy_operator.core.fleet.names import SETTINGS_KEY
 from argosy_operator.core.fleet.objects import child_key
 from argosy_operator.ports.gateways import load_of
 from tests.core.status.worlds import NOW, World, pod, snapshot_of, status
-from tests.gateway.server.asked import fleet_of
+from tests.gateway.server.asked import gateway_of
 
 NAME = "chat-gateway-1"
 PODS = (pod("colocated"), pod("gateway", revision="", ip="10.0.0.1"))
@@ -27,7 +27,7 @@ def rendered(spec: dict[str, Any]) -> dict[str, str]:
 
 def rolled_out(spec: dict[str, Any], *read: dict[str, str]) -> str:
     """What status says of a fleet of this spec whose gateway has read these settings in turn."""
-    running = fleet_of(served_names=(), settings_name="chat-gateway", pod_name=NAME)
+    running = gateway_of(served_names=(), settings_name="chat-gateway", pod_name=NAME)
     take = Settings(running)
     for data in read:
         take(data)
@@ -47,7 +47,7 @@ def test_a_gateway_that_took_what_was_rendered_before_does_not() -> None:
 
 def test_a_gateway_that_cannot_use_what_is_rendered_refuses_it() -> None:
     """As one of an older version, which knows fewer strategies."""
-    running = fleet_of(served_names=(), settings_name="chat-gateway", pod_name=NAME)
+    running = gateway_of(served_names=(), settings_name="chat-gateway", pod_name=NAME)
     newer = rendered({})[SETTINGS_KEY].replace("leastLoad", "of-a-newer-operator")
     Settings(running)({SETTINGS_KEY: newer})
     said = load_of(json.dumps(load(running)).encode(), NAME, NOW)

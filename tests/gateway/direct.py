@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_gateway.config import Config
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server.app import CLIENT, RECEIVED_AT, api_app
 from tests.gateway.engines import Engine, Seen, started
 
@@ -32,7 +32,7 @@ class Client:
 
     def __init__(
         self,
-        gateway: "Gateway",
+        gateway: "World",
         body: object,
         path: str,
         headers: Iterable[tuple[bytes, bytes]] = (),
@@ -85,7 +85,7 @@ class Client:
 
 
 @dataclass
-class Gateway(Seen):
+class World(Seen):
     """A gateway whose time stands still unless a test advances it."""
 
     app: Any
@@ -122,9 +122,9 @@ class Gateway(Seen):
 
 
 @contextlib.asynccontextmanager
-async def direct(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway]:
+async def direct(*engines: Engine, **settings: Any) -> AsyncIterator[World]:
     """Start engines and a gateway that knows them; stop the engines."""
     clock = Clock()
-    fleet = Fleet(Config("f", "ns", ("m",), **settings), clock)
+    fleet = Gateway(Config("f", "ns", ("m",), **settings), clock)
     async with started(fleet, engines):
-        yield Gateway(fleet, api_app(fleet), clock)
+        yield World(fleet, api_app(fleet), clock)

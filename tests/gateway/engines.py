@@ -14,7 +14,7 @@ from typing import Any
 
 from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server.serve import running
 from tests.engine.processes import SimEngine
 
@@ -205,15 +205,15 @@ class Engine:
 class Seen:
     """What a gateway's series and requests in flight show."""
 
-    fleet: Fleet
+    state: Gateway
 
     def count(self, name: str, **labels: str) -> float:
-        return self.fleet.metrics.registry.get_sample_value(name, labels) or 0.0
+        return self.state.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def verdicts(self) -> dict[tuple[str, str], int]:
         """(ttft, tpot) → count, of those that are not 0."""
         found: dict[tuple[str, str], int] = {}
-        for family in self.fleet.metrics.registry.collect():
+        for family in self.state.metrics.registry.collect():
             for sample in family.samples:
                 if sample.name == "argosy_slo_requests_total" and sample.value:
                     key = (sample.labels["ttft"], sample.labels["tpot"])
@@ -228,7 +228,7 @@ class Seen:
 
     async def settled(self, timeout_s: float = 5) -> None:
         """Await the end of all requests."""
-        await self.until(lambda: not self.fleet.relays, timeout_s)
+        await self.until(lambda: not self.state.relays, timeout_s)
 
 
 @dataclass
@@ -243,8 +243,8 @@ class Front(Seen):
 
     def advance(self, seconds: float) -> None:
         """Move the gateway's clock forward. Times that uvicorn and asyncio take stay real."""
-        clock = self.fleet.clock
-        self.fleet.clock = lambda: clock() + seconds
+        clock = self.state.clock
+        self.state.clock = lambda: clock() + seconds
 
     def connections(self) -> int:
         return len(self.guards())
@@ -256,21 +256,21 @@ async def front(*engines: Engine, **settings: Any) -> AsyncIterator[Front]:
     settings = {"queue_timeout_s": 3.0, "drain_lag_s": 0.0, "drain_timeout_s": 3.0, **settings}
     names = settings.pop("served_names", ("m",))
     config = Config("f", "ns", names, host="127.0.0.1", port=0, admin_port=0, **settings)
-    fleet = Fleet(config, asyncio.get_running_loop().time)
-    async with started(fleet, engines):
+    gateway = Gateway(config, asyncio.get_running_loop().time)
+    async with started(gateway, engines):
         stop = asyncio.Event()
-        async with running(fleet, stop=stop) as (api, admin):
+        async with running(gateway, stop=stop) as (api, admin):
             urls = [f"http://127.0.0.1:{server.port}" for server in (api, admin)]
-            yield Front(fleet, urls[0], urls[1], stop, api.guards)
+            yield Front(gateway, urls[0], urls[1], stop, api.guards)
             stop.set()
 
 
 @contextlib.asynccontextmanager
-async def started(fleet: Fleet, engines: Iterable[Engine]) -> AsyncIterator[None]:
+async def started(gateway: Gateway, engines: Iterable[Engine]) -> AsyncIterator[None]:
     """Engines that listen, and that the gateway knows."""
     for engine in engines:
         await engine.start()
-    fleet.directory.replace(e.endpoint() for e in engines)
+    gateway.directory.replace(e.endpoint() for e in engines)
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ IDS = "x-argosy-token-ids: 1"
 
 def seen(gateway, *names):
     """Ranks, and whether failures are remembered, of these pods."""
-    health = gateway.fleet.directory.health
+    health = gateway.state.directory.health
     return {(health.rank(name), health.failed_recently(name)) for name in names}
 
 
@@ -134,9 +134,9 @@ async def test_a_client_is_told_of_no_address_of_a_pod():
         engine.behaviour = breaks
         broken = gateway.ask(STREAM)
         await broken.reads("one")
-        await gateway.until(lambda: gateway.fleet.directory.health.rank("a") is None)
+        await gateway.until(lambda: gateway.state.directory.health.rank("a") is None)
         gateway.advance(1.0)
-        gateway.fleet.directory.notify()
+        gateway.state.directory.notify()
         await broken.whole
     assert whole.status == 200
     assert "10.1.2.3" not in str(whole.headers)

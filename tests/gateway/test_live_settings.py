@@ -15,7 +15,7 @@ from argosy_gateway.pods.watch import WatchTimes, follow_settings
 from argosy_gateway.relay.verdicts import Ending, Outcome
 from argosy_gateway.server.admin import admin_app, why_unready
 from argosy_gateway.server.app import api_app
-from tests.gateway.server.asked import asked, fleet_of
+from tests.gateway.server.asked import asked, gateway_of
 
 WORDS = ["--served-name", "m", "--slo-ttft-ms", "200", "--slo-tpot-ms", "50"]
 
@@ -26,12 +26,12 @@ def data(*words):
 
 def started(**settings):
     """A fleet whose gateway has read no settings yet."""
-    fleet = fleet_of(served_names=(), settings_name="f-gateway", **settings)
-    return fleet, Settings(fleet)
+    gateway = gateway_of(served_names=(), settings_name="f-gateway", **settings)
+    return gateway, Settings(gateway)
 
 
-def sample(fleet, name, **labels):
-    return fleet.metrics.registry.get_sample_value(name, labels)
+def sample(gateway, name, **labels):
+    return gateway.metrics.registry.get_sample_value(name, labels)
 
 
 def test_words_of_the_object_mean_what_they_mean_on_the_command_line():
@@ -43,31 +43,31 @@ def test_words_of_the_object_mean_what_they_mean_on_the_command_line():
         *("--drain-mode", "migrate", "--engine-max-num-seqs", "64", "--slo-class=batch:9000:200:5"),
     ]
     whole = ["run", "--fleet", "f", "--namespace", "n", "--port", "81"]
-    fleet = fleet_of(served_names=())
-    fleet.config = parse([*whole, "--settings", "f-gateway"])
-    take = Settings(fleet)
+    gateway = gateway_of(served_names=())
+    gateway.config = parse([*whole, "--settings", "f-gateway"])
+    take = Settings(gateway)
     take(data(*words))
     by_flags = parse([*whole, *words])
-    assert fleet.config.settings_name == "f-gateway"
+    assert gateway.config.settings_name == "f-gateway"
     for name in by_flags.__dataclass_fields__:
         if name != "settings_name":
-            assert getattr(fleet.config, name) == getattr(by_flags, name), name
+            assert getattr(gateway.config, name) == getattr(by_flags, name), name
 
 
 def test_a_gateway_is_unready_and_answers_503_until_it_has_read_its_settings():
-    fleet, take = started()
-    assert why_unready(fleet) == "the settings were not read yet"
+    gateway, take = started()
+    assert why_unready(gateway) == "the settings were not read yet"
     take(data(*WORDS))
-    assert why_unready(fleet) is None
+    assert why_unready(gateway) is None
 
 
 async def test_no_model_is_said_to_be_unknown_before_the_names_are_known():
-    fleet, take = started()
-    refused = await asked(api_app(fleet), "/v1/models")
+    gateway, take = started()
+    refused = await asked(api_app(gateway), "/v1/models")
     assert refused.status == 503
     assert json.loads(refused.body)["error"]["type"] == "server_error"
     take(data("--served-name", "a", "--served-name", "b"))
-    models = json.loads((await asked(api_app(fleet), "/v1/models")).body)["data"]
+    models = json.loads((await asked(api_app(gateway), "/v1/models")).body)["data"]
     assert [model["id"] for model in models] == ["a", "b"]
 
 
@@ -92,21 +92,21 @@ async def test_no_model_is_said_to_be_unknown_before_the_names_are_known():
     ],
 )
 def test_settings_that_are_wrong_or_gone_leave_the_last_good_ones_and_a_metric_says_so(wrong):
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS))
-    good = fleet.config
-    assert sample(fleet, "argosy_gateway_settings_stale") == 0
+    good = gateway.config
+    assert sample(gateway, "argosy_gateway_settings_stale") == 0
     take(wrong)
-    assert fleet.config == good
-    assert sample(fleet, "argosy_gateway_settings_stale") == 1
+    assert gateway.config == good
+    assert sample(gateway, "argosy_gateway_settings_stale") == 1
     take(data(*WORDS, "--max-queue", "9"))
-    assert fleet.config.max_queue == 9
-    assert sample(fleet, "argosy_gateway_settings_stale") == 0
+    assert gateway.config.max_queue == 9
+    assert sample(gateway, "argosy_gateway_settings_stale") == 0
 
 
-async def said(fleet):
+async def said(gateway):
     """What /load says of the settings; None if nothing."""
-    answer = await asked(admin_app(fleet), "/load")
+    answer = await asked(admin_app(gateway), "/load")
     return json.loads(answer.body).get("settings")
 
 
@@ -115,119 +115,119 @@ def digest(found):
 
 
 async def test_load_says_which_settings_are_in_use():
-    fleet, take = started()
-    assert await said(fleet) == {"digest": "", "refused": ""}
+    gateway, take = started()
+    assert await said(gateway) == {"digest": "", "refused": ""}
     first, second = data(*WORDS), data(*WORDS, "--max-queue", "9")
     take(first)
-    assert await said(fleet) == {"digest": digest(first), "refused": ""}
+    assert await said(gateway) == {"digest": digest(first), "refused": ""}
     take(second)
-    assert await said(fleet) == {"digest": digest(second), "refused": ""}
+    assert await said(gateway) == {"digest": digest(second), "refused": ""}
     assert digest(first) != digest(second)
 
 
 async def test_load_says_why_settings_are_refused_until_usable_ones_come():
-    fleet, take = started()
+    gateway, take = started()
     good, wrong = data(*WORDS), data(*WORDS, "--max-queue", "0")
     take(good)
     take(wrong)
     why = "--max-queue must be at least 1"
-    assert await said(fleet) == {"digest": digest(wrong), "refused": why}
+    assert await said(gateway) == {"digest": digest(wrong), "refused": why}
     take(None)
-    assert await said(fleet) == {"digest": "", "refused": "there is no ConfigMap f-gateway"}
+    assert await said(gateway) == {"digest": "", "refused": "there is no ConfigMap f-gateway"}
     take({"other": "[]"})
     why = f"ConfigMap f-gateway has no {KEY}"
-    assert await said(fleet) == {"digest": "", "refused": why}
+    assert await said(gateway) == {"digest": "", "refused": why}
     take(good)
-    assert await said(fleet) == {"digest": digest(good), "refused": ""}
+    assert await said(gateway) == {"digest": digest(good), "refused": ""}
 
 
 async def test_a_long_reason_is_said_in_part():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS, "--max-queue", "9" * 5000 + "x"))
-    told = (await said(fleet))["refused"]
+    told = (await said(gateway))["refused"]
     assert len(told) == 300
     assert told.startswith("argument --max-queue")
 
 
 async def test_a_gateway_whose_command_line_has_the_settings_says_nothing_of_them():
-    assert await said(fleet_of()) is None
+    assert await said(gateway_of()) is None
 
 
 def test_a_word_of_a_newer_operator_is_skipped_and_the_others_count():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS, "--new-thing", "5", "--max-queue", "7", "--newer=x"))
-    assert (fleet.config.max_queue, fleet.config.served_names) == (7, ("m",))
-    assert sample(fleet, "argosy_gateway_settings_stale") == 0
+    assert (gateway.config.max_queue, gateway.config.served_names) == (7, ("m",))
+    assert sample(gateway, "argosy_gateway_settings_stale") == 0
 
 
 def test_settings_cannot_move_the_process_to_other_ports_or_another_fleet():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS, "--port", "1", "--fleet", "other"))
-    assert (fleet.config.port, fleet.config.fleet) == (8080, "f")
+    assert (gateway.config.port, gateway.config.fleet) == (8080, "f")
 
 
 def test_a_new_slo_is_an_edge_of_the_histograms_and_counters_go_on():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS))
-    fleet.metrics.accepted()
+    gateway.metrics.accepted()
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=0.3, first_content_at=0.21)
-    fleet.metrics.ended(ended, role_mode="colocated", usage=None)
+    gateway.metrics.ended(ended, role_mode="colocated", usage=None)
     counted = "argosy_slo_requests_total"
     labels = {"role_mode": "colocated", "class": "default", "tpot": "ok"}
-    assert sample(fleet, counted, ttft="miss", **labels) == 1
+    assert sample(gateway, counted, ttft="miss", **labels) == 1
     take(data("--served-name", "m", "--slo-ttft-ms", "217", "--slo-tpot-ms", "50"))
-    assert sample(fleet, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 0
-    fleet.metrics.accepted()
-    fleet.metrics.ended(ended, role_mode="colocated", usage=None)
-    assert sample(fleet, counted, ttft="miss", **labels) == 1
-    assert sample(fleet, counted, ttft="ok", **labels) == 1
-    assert sample(fleet, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 1
-    assert sample(fleet, "argosy_requests_received_total", outcome="accepted") == 2
+    assert sample(gateway, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 0
+    gateway.metrics.accepted()
+    gateway.metrics.ended(ended, role_mode="colocated", usage=None)
+    assert sample(gateway, counted, ttft="miss", **labels) == 1
+    assert sample(gateway, counted, ttft="ok", **labels) == 1
+    assert sample(gateway, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 1
+    assert sample(gateway, "argosy_requests_received_total", outcome="accepted") == 2
 
 
 def test_a_request_whose_class_went_is_judged_as_one_of_the_default_class():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS, "--slo-class=batch:9000:200:5"))
-    assert fleet.class_of("batch") == SloClass("batch", Slo(9.0, 0.2), 5)
-    fleet.metrics.accepted()
+    assert gateway.class_of("batch") == SloClass("batch", Slo(9.0, 0.2), 5)
+    gateway.metrics.accepted()
     take(data(*WORDS))
-    assert fleet.class_of("batch").name == "default"
+    assert gateway.class_of("batch").name == "default"
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=1.0, first_content_at=1.0)
-    fleet.metrics.ended(ended, role_mode="colocated", usage=None, slo_class="batch")
+    gateway.metrics.ended(ended, role_mode="colocated", usage=None, slo_class="batch")
     labels = {"role_mode": "colocated", "class": "default", "ttft": "miss", "tpot": "ok"}
-    assert sample(fleet, "argosy_slo_requests_total", **labels) == 1
+    assert sample(gateway, "argosy_slo_requests_total", **labels) == 1
 
 
 def test_a_new_class_has_its_series_from_the_start():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS))
     take(data(*WORDS, "--slo-class=batch:9000:200:5"))
     labels = {"role_mode": "colocated", "class": "batch", "ttft": "ok", "tpot": "ok"}
-    assert sample(fleet, "argosy_slo_requests_total", **labels) == 0
+    assert sample(gateway, "argosy_slo_requests_total", **labels) == 0
 
 
 def test_strategy_queue_and_bounds_follow():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS, "--strategy", "roundRobin"))
-    first = fleet.strategy
-    assert fleet.queue is None
+    first = gateway.strategy
+    assert gateway.queue is None
     take(data(*WORDS, "--strategy", "kvAware", "--queue", "deadline", "--max-body-bytes", "99"))
-    assert type(fleet.strategy) is not type(first)
-    queue = fleet.queue
+    assert type(gateway.strategy) is not type(first)
+    queue = gateway.queue
     assert queue is not None
-    assert fleet.bodies.limits.body_bytes == 99
+    assert gateway.bodies.limits.body_bytes == 99
     take(data(*WORDS, "--strategy", "kvAware"))
-    assert fleet.queue is None
+    assert gateway.queue is None
     take(data(*WORDS, "--strategy", "kvAware", "--queue", "deadline"))
-    assert fleet.queue is queue  # what it has learnt of the pods is kept
+    assert gateway.queue is queue  # what it has learnt of the pods is kept
 
 
 def test_a_strategy_that_did_not_change_keeps_what_it_has_learnt():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS, "--strategy", "kvAware"))
-    strategy = fleet.strategy
+    strategy = gateway.strategy
     take(data(*WORDS, "--strategy", "kvAware", "--max-queue", "7"))
-    assert fleet.strategy is strategy
+    assert gateway.strategy is strategy
 
 
 class Api:
@@ -316,21 +316,21 @@ class ApiByPath(Api):
 
 async def test_a_gateway_that_runs_takes_the_settings_that_its_command_line_names(monkeypatch):
     """Beside its pods, which this API server does not list."""
-    fleet, _ = started(namespace="n")
-    take, taken = fleet.take, asyncio.Event()
-    monkeypatch.setattr(fleet, "take", lambda config: (take(config), taken.set()))
+    gateway, _ = started(namespace="n")
+    take, taken = gateway.take, asyncio.Event()
+    monkeypatch.setattr(gateway, "take", lambda config: (take(config), taken.set()))
     target = "/api/v1/namespaces/n/configmaps/f-gateway"
     words = {KEY: json.dumps([*WORDS, "--max-queue", "7"])}
     api = ApiByPath(target, (200, config_map(**words)))
     async with await asyncio.start_server(api.serve, "127.0.0.1", 0) as listener:
         server = ApiServer("127.0.0.1", listener.sockets[0].getsockname()[1])
-        following = asyncio.create_task(_follow(server, fleet))
+        following = asyncio.create_task(_follow(server, gateway))
         async with asyncio.timeout(20):
             await taken.wait()
         following.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await following
-    assert (fleet.config.served_names, fleet.config.max_queue) == (("m",), 7)
+    assert (gateway.config.served_names, gateway.config.max_queue) == (("m",), 7)
 
 
 def test_the_command_line_names_the_model_or_the_object(capsys):

@@ -107,7 +107,7 @@ def test_garbage_as_a_request_id_breaks_no_line(tmp_path: Path):
 
 async def test_a_failure_inside_the_gateway_can_be_matched_to_its_request(written):
     async with front() as f:
-        f.fleet.groups = None  # a fault of ours: it cannot be called
+        f.state.groups = None  # a fault of ours: it cannot be called
         async with httpx.AsyncClient(verify=False) as web:
             url = f"{f.url}/v1/completions"
             answer = await web.post(url, json=ASK, headers={"x-request-id": "lost"})

@@ -7,7 +7,7 @@ import pytest
 
 from argosy_gateway.config import Config, Slo, SloClass
 from argosy_gateway.options import KEY, Settings, add_settings
-from tests.gateway.server.asked import fleet_of
+from tests.gateway.server.asked import gateway_of
 from tests.gateway.test_live_settings import WORDS, data, started
 
 SLO_NEEDED = "needs --slo-ttft-ms and --slo-tpot-ms"
@@ -66,25 +66,25 @@ def test_a_word_that_is_none_of_the_choices_is_named(flag, caplog):
 
 
 def test_the_least_numbers_are_taken():
-    fleet, take = started()
+    gateway, take = started()
     take(data(*WORDS, "--max-queue=1", "--max-body-bytes=1", "--engine-max-num-seqs=1",
               "--slo-class=a:1:2:-999", "--shed-ttft-factor=0.5"))  # fmt: skip
-    config = fleet.config
+    config = gateway.config
     assert (config.max_queue, config.limits.body_bytes, config.engine_places) == (1, 1, 1)
     assert config.slo_classes == (SloClass("a", Slo(0.001, 0.002), -999),)
     assert config.shed_ttft_factor == 0.5
 
 
 def test_what_is_not_said_has_the_defaults_of_a_config():
-    fleet, take = started(max_queue=3, drain_mode="migrate", engine_places=4)
+    gateway, take = started(max_queue=3, drain_mode="migrate", engine_places=4)
     take(data("--served-name", "m", "--served-name", "n", "--served-name", "m"))
     plain = Config(fleet="f", namespace="ns", served_names=("m", "n"), settings_name="f-gateway")
-    assert fleet.config == plain
+    assert gateway.config == plain
 
 
 def test_new_settings_and_unknown_words_are_logged_once(caplog):
     caplog.set_level(logging.INFO)
-    fleet, take = started()
+    gateway, take = started()
     for _ in range(2):
         take(data(*WORDS, "--new-thing", "5", "--newer=x"))
     take(data("--newer=x", *WORDS))
@@ -92,14 +92,14 @@ def test_new_settings_and_unknown_words_are_logged_once(caplog):
     assert caplog.messages == [
         f"{unknown}--new-thing 5 --newer=x", "new settings are in use", f"{unknown}--newer=x",
     ]  # fmt: skip
-    assert fleet.config.slo == Slo(0.2, 0.05)
+    assert gateway.config.slo == Slo(0.2, 0.05)
 
 
 def test_a_fleet_whose_settings_are_what_it_has_takes_none(monkeypatch):
-    fleet = fleet_of(served_names=("m",))
+    gateway = gateway_of(served_names=("m",))
     taken = []
-    monkeypatch.setattr(type(fleet), "take", lambda _, config: taken.append(config))
-    Settings(fleet)(data("--served-name", "m"))
+    monkeypatch.setattr(type(gateway), "take", lambda _, config: taken.append(config))
+    Settings(gateway)(data("--served-name", "m"))
     assert taken == []
 
 

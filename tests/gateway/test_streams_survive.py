@@ -94,7 +94,7 @@ def kill(engine: SimEngine) -> None:
 
 async def test_the_usage_of_each_chunk_goes_on_behind_the_engine_that_is_killed(engines):
     async with front() as f:
-        f.fleet.directory.replace(map(endpoint_of, engines))
+        f.state.directory.replace(map(endpoint_of, engines))
         readers = [Reader(f, number) for number in range(6)]
         for reader in readers:
             reader.body["stream_options"]["continuous_usage_stats"] = True
@@ -121,7 +121,7 @@ async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
     count = 20
     heads = [e for e in engines if e.role != "prefill"]
     async with front() as f:
-        f.fleet.directory.replace(map(endpoint_of, engines))
+        f.state.directory.replace(map(endpoint_of, engines))
         texts = await whole_texts(f, count)
         readers = [Reader(f, number) for number in range(count)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
@@ -141,7 +141,7 @@ async def test_no_stream_and_no_request_waits_for_an_engine_that_is_stopped(engi
     count = 12
     heads = [e for e in engines if e.role != "prefill"]
     async with front(limits=Limits(wait_s=1.0, silent_s=2.0)) as f:
-        f.fleet.directory.replace(map(endpoint_of, engines))
+        f.state.directory.replace(map(endpoint_of, engines))
         texts = await whole_texts(f, count)
         readers = [Reader(f, number) for number in range(count)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
@@ -161,7 +161,7 @@ async def test_no_stream_and_no_request_waits_for_an_engine_that_is_stopped(engi
         await f.settled()
         assert f.count("argosy_gateway_resumed_total", reason="silent") > 0
         assert f.count("argosy_gateway_retries_total", reason="silent") > 0
-        await f.until(lambda: not f.fleet.probes.is_silent(heads[0].name), timeout_s=60)
+        await f.until(lambda: not f.state.probes.is_silent(heads[0].name), timeout_s=60)
 
 
 async def test_pods_that_drain_in_turn_lose_no_stream(engines):
@@ -169,18 +169,18 @@ async def test_pods_that_drain_in_turn_lose_no_stream(engines):
     heads = [e for e in engines if e.role != "prefill"]
     others = [e for e in engines if e.role == "prefill"]
     async with front(drain_mode="migrate") as f:
-        f.fleet.directory.replace(map(endpoint_of, engines))
+        f.state.directory.replace(map(endpoint_of, engines))
         texts = await whole_texts(f, 10)
         readers = [Reader(f, number) for number in range(10)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
         for turn in range(4):
-            await f.until(lambda turn=turn: f.fleet.kept_ids.held > 60 * turn, timeout_s=60)
+            await f.until(lambda turn=turn: f.state.kept_ids.held > 60 * turn, timeout_s=60)
             leaving, staying = heads[turn % 2], heads[(turn + 1) % 2]
-            f.fleet.directory.replace(
+            f.state.directory.replace(
                 [endpoint_of(leaving, State.DRAINING), *map(endpoint_of, [staying, *others])]
             )
             await f.until(
-                lambda leaving=leaving: leaving.name not in f.fleet.in_flight.loads, timeout_s=60
+                lambda leaving=leaving: leaving.name not in f.state.in_flight.loads, timeout_s=60
             )
             assert leaving.page("/drain").json()["draining"] is False  # no order: it just emptied
         await reading
@@ -194,7 +194,7 @@ async def test_pods_that_drain_in_turn_lose_no_stream(engines):
 async def test_an_engine_whose_drain_runs_out_of_time_hands_its_streams_over():
     with sim_engines("colocated", "colocated", options=("--drain-timeout-s", "0.2")) as engines:
         async with front() as f:
-            f.fleet.directory.replace(map(endpoint_of, engines))
+            f.state.directory.replace(map(endpoint_of, engines))
             texts = await whole_texts(f, 6)
             readers = [Reader(f, number) for number in range(6)]
             reading = asyncio.gather(*(reader.read() for reader in readers))

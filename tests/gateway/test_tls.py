@@ -59,7 +59,7 @@ async def ask(f, body=ASK):
 async def test_a_gateway_serves_from_engines_with_tls_and_follows_a_new_certificate(secret):
     with sim_engines("prefill", "decode", options=secret.option) as (p, d):
         async with front(tls_dir=secret.folder) as f:
-            f.fleet.directory.replace(with_tls(p, d))
+            f.state.directory.replace(with_tls(p, d))
             answer = await ask(f)
             assert answer.status_code == 200
             assert answer.headers["x-argosy-prefill-pod"] == p.name
@@ -75,22 +75,22 @@ async def test_a_gateway_serves_from_engines_with_tls_and_follows_a_new_certific
 async def test_a_kept_connection_with_tls_serves_again_until_the_certificate_changes(secret):
     with sim_engines("colocated", options=secret.option) as (engine,):
         async with front(tls_dir=secret.folder) as f:
-            f.fleet.directory.replace(with_tls(engine))
+            f.state.directory.replace(with_tls(engine))
             for _ in range(3):
                 assert (await ask(f, {**ASK, "stream": True})).status_code == 200
-                await f.until(lambda: len(f.fleet.connections) == 1)
-            (peer,) = f.fleet.connections._idle
-            f.fleet.sweep()
-            assert len(f.fleet.connections) == 1
+                await f.until(lambda: len(f.state.connections) == 1)
+            (peer,) = f.state.connections._idle
+            f.state.sweep()
+            assert len(f.state.connections) == 1
             secret.write(TWO)
-            f.fleet.sweep()
-            assert len(f.fleet.connections) == 0
+            f.state.sweep()
+            assert len(f.state.connections) == 0
             assert (await ask(f)).status_code == 200
-            await f.until(lambda: len(f.fleet.connections) == 1)
-            assert peer not in f.fleet.connections._idle
+            await f.until(lambda: len(f.state.connections) == 1)
+            assert peer not in f.state.connections._idle
             secret.write(TWO, expired=True)
-            f.fleet.sweep()
-            assert len(f.fleet.connections) == 0
+            f.state.sweep()
+            assert len(f.state.connections) == 0
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ async def test_pods_with_and_without_tls_serve_side_by_side_while_one_replaces_t
     ):
         async with front(tls_dir=secret.folder) as f:
             for pods in (with_tls(new), [endpoint_of(old)]):
-                f.fleet.directory.replace(pods)
+                f.state.directory.replace(pods)
                 assert (await ask(f)).status_code == 200
 
 
@@ -128,11 +128,11 @@ async def test_a_pod_with_tls_is_asked_for_its_health_with_the_certificate_of_it
     with sim_engines("colocated", options=secret.option) as (engine,):
         async with front(tls_dir=secret.folder) as f:
             (pod,) = with_tls(engine)
-            f.fleet.directory.replace([pod])
-            health = f.fleet.directory.health
+            f.state.directory.replace([pod])
+            health = f.state.directory.health
             health.wrong_pod(pod.uid)
             assert health.rank(pod.uid) != HEALTHY
-            f.fleet.probes.ask(pod, again_s=0)
+            f.state.probes.ask(pod, again_s=0)
             await f.until(lambda: health.rank(pod.uid) == HEALTHY)
 
 

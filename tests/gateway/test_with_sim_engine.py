@@ -38,14 +38,14 @@ async def test_a_prompt_goes_through_a_prefill_and_a_decode_engine(engines):
     p, _, d, c = engines
     slo = Slo(ttft_s=5.0, tpot_s=5.0)
     async with front(slo=slo) as f, client(f) as web:
-        f.fleet.directory.replace([endpoint_of(p), endpoint_of(d)])
+        f.state.directory.replace([endpoint_of(p), endpoint_of(d)])
         before = d.metric('argosy_kv_transfer_seconds_count{side="receive"')
         apart = await web.post("/v1/completions", json=ASK)
         streamed = await web.post("/v1/completions", json={**ASK, "stream": True})
         assert apart.headers["x-argosy-prefill-pod"] == p.name
         assert apart.headers["x-argosy-decode-pod"] == d.name
         assert d.metric('argosy_kv_transfer_seconds_count{side="receive"') >= before + 1
-        f.fleet.directory.replace([endpoint_of(c)])
+        f.state.directory.replace([endpoint_of(c)])
         together = await web.post("/v1/completions", json=ASK)
         assert together.headers["x-argosy-pod"] == c.name
         text = apart.json()["choices"][0]["text"]
@@ -62,11 +62,11 @@ async def test_a_prompt_goes_through_a_prefill_and_a_decode_engine(engines):
 async def test_a_decode_engine_computes_the_prompt_where_no_prefill_pod_is_ready(engines):
     p, _, d, c = engines
     async with front() as f, client(f) as web:
-        f.fleet.directory.replace([endpoint_of(p, State.UNREADY), endpoint_of(d)])
+        f.state.directory.replace([endpoint_of(p, State.UNREADY), endpoint_of(d)])
         alone = await web.post("/v1/completions", json=ASK)
         assert alone.headers["x-argosy-decode-pod"] == d.name
         assert "x-argosy-prefill-pod" not in alone.headers
-        f.fleet.directory.replace([endpoint_of(c)])
+        f.state.directory.replace([endpoint_of(c)])
         together = await web.post("/v1/completions", json=ASK)
         assert alone.json()["choices"] == together.json()["choices"]
 
@@ -79,13 +79,13 @@ async def test_unstreamed_answers_of_a_healthy_fleet_meet_a_ttft_shorter_than_th
     limit_s, calls, tokens = 3.0, 12, 200  # of at least 20 ms each
     serving = [e for e in engines[1:] if e.role == role or (role, e.role) == ("decode", "prefill")]
     async with front(slo=Slo(limit_s, tpot_s=1.0)) as f, client(f) as web:
-        f.fleet.directory.replace(map(endpoint_of, serving))
+        f.state.directory.replace(map(endpoint_of, serving))
 
         async def one():
-            began = f.fleet.clock()
+            began = f.state.clock()
             answer = await web.post("/v1/completions", json={**ASK, "max_tokens": tokens})
             assert answer.json()["usage"]["completion_tokens"] == tokens
-            return f.fleet.clock() - began
+            return f.state.clock() - began
 
         assert min(await asyncio.gather(*(one() for _ in range(calls)))) > limit_s
         await f.settled()
@@ -97,7 +97,7 @@ async def test_a_draining_decode_engine_is_replaced_by_another_pod(engines):
     d.page("/drain", "POST")
     try:
         async with front() as f, client(f) as web:
-            f.fleet.directory.replace([endpoint_of(d), endpoint_of(c)])
+            f.state.directory.replace([endpoint_of(d), endpoint_of(c)])
             answer = await web.post("/v1/completions", json=ASK)
             assert answer.headers["x-argosy-pod"] == c.name
     finally:
@@ -108,7 +108,7 @@ async def test_an_engine_killed_before_its_first_token_costs_no_request(engines)
     survivor = engines[3]
     with sim_engines("colocated") as (victim,):
         async with front() as f, client(f) as web:
-            f.fleet.directory.replace([endpoint_of(victim), endpoint_of(survivor)])
+            f.state.directory.replace([endpoint_of(victim), endpoint_of(survivor)])
             victim.process.send_signal(signal.SIGKILL)
             victim.process.wait()
             answers = [await web.post("/v1/completions", json=ASK) for _ in range(3)]
@@ -120,7 +120,7 @@ async def test_an_engine_killed_before_its_first_token_costs_no_request(engines)
 async def test_a_prefill_engine_that_gets_sigterm_loses_no_stream(engines):
     _, p, d, _ = engines
     async with front() as f, client(f) as web:
-        f.fleet.directory.replace([endpoint_of(p), endpoint_of(d)])
+        f.state.directory.replace([endpoint_of(p), endpoint_of(d)])
         async with web.stream("POST", "/v1/completions", json={**ASK, "stream": True}) as answer:
             p.process.send_signal(signal.SIGTERM)
             lines = [line async for line in answer.aiter_lines() if line]
@@ -135,8 +135,8 @@ async def test_a_real_decode_engine_names_the_prefill_pod_that_nobody_answers_fo
             pods = [endpoint_of(prefill), endpoint_of(decode)]
             (free,) = free_ports(1)
             gone = replace(pods[0], uid="gone", name="prefill-gone", kv_port=free)
-            f.fleet.directory.replace([*pods, gone])
-            pairs = f.fleet.directory.pairs
+            f.state.directory.replace([*pods, gone])
+            pairs = f.state.directory.pairs
             for number in range(40):
                 body = {"model": "m", "prompt": f"{number} two three four", "max_tokens": 2}
                 assert (await c.post("/v1/completions", json=body)).status_code == 200
@@ -165,12 +165,12 @@ async def test_a_handover_that_breaks_after_the_first_token_is_a_failure_of_the_
     ):
         network.only = None if not breaks else 1  # 0 is the conversation, 1 the KV
         port = int(network.address.rpartition(":")[2])
-        f.fleet.directory.replace([replace(endpoint_of(p), kv_port=port), endpoint_of(d)])
+        f.state.directory.replace([replace(endpoint_of(p), kv_port=port), endpoint_of(d)])
         answer = await web.post("/v1/completions", json=body)
         assert answer.status_code == 200
         assert ": argosy" not in answer.text
         assert "x-argosy-handover" not in answer.headers
-        pairs = f.fleet.directory.pairs
+        pairs = f.state.directory.pairs
         assert [row.failures for row in pairs.failing(9)] == ([1] if breaks else [])
         assert pairs.handed_over().keys() == (set() if breaks else {p.name, d.name})
 
@@ -179,7 +179,7 @@ async def test_a_handover_that_breaks_after_the_first_token_is_a_failure_of_the_
 async def test_tokens_and_version_come_from_a_real_engine_of_any_role(engines, role):
     engine = next(e for e in engines if e.role == role)
     async with front() as f, client(f) as web:
-        f.fleet.directory.replace([endpoint_of(engine)])
+        f.state.directory.replace([endpoint_of(engine)])
         told = (await web.post("/tokenize", json={"model": "m", "prompt": "a b"})).json()
         back = await web.post("/detokenize", json={"model": "m", "tokens": told["tokens"]})
         assert told["count"] == len(told["tokens"])
@@ -193,7 +193,7 @@ async def test_a_salt_separates_prompts_behind_prefill_and_decode_too(engines):
     p, d = engines[0], engines[2]
     prompt, received = "salted words " * 100, 'argosy_kv_transfer_seconds_count{side="receive"'
     async with front() as f, client(f) as web:
-        f.fleet.directory.replace([endpoint_of(p), endpoint_of(d)])
+        f.state.directory.replace([endpoint_of(p), endpoint_of(d)])
 
         async def cached(**more):
             answer = await web.post("/v1/completions", json={**ASK, "prompt": prompt, **more})

@@ -116,7 +116,7 @@ class Gateway:
             self.chosen[meta["uid"]] = self.world.now
 
 
-def fleet_of(prefill: int, decode: int) -> tuple[World, Gateway]:
+def gateway_of(prefill: int, decode: int) -> tuple[World, Gateway]:
     gateway = Gateway()
     world = gateway.world = World(SPEC, gateways=gateway)
     world.settle()
@@ -146,7 +146,7 @@ def no_wrongs(world: World, gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_a_sick_pod_is_gone_within_minutes_and_its_role_is_whole(role: str) -> None:
-    world, gateway = fleet_of(2, 2)
+    world, gateway = gateway_of(2, 2)
     sick = uid_of(world, role)
     gateway.sick = {sick}
     took_s = run(gateway, 900, lambda: sick not in world.engines)
@@ -159,7 +159,7 @@ def test_a_sick_pod_is_gone_within_minutes_and_its_role_is_whole(role: str) -> N
 
 
 def test_two_sick_pods_go_one_after_the_other() -> None:
-    world, gateway = fleet_of(3, 3)
+    world, gateway = gateway_of(3, 3)
     gateway.sick = {uid_of(world, "prefill"), uid_of(world, "decode")}
     run(gateway, 1200)
     assert gateway.chosen.keys() == gateway.sick
@@ -170,7 +170,7 @@ def test_two_sick_pods_go_one_after_the_other() -> None:
 
 def test_pods_that_come_back_sick_go_less_and_less_often() -> None:
     """As behind a node whose network is broken: whichever prefill pod is the newest fails."""
-    world, gateway = fleet_of(3, 2)
+    world, gateway = gateway_of(3, 2)
     for _ in range(4000):
         young = max(world.serving("prefill"), key=lambda pod: int(pod["metadata"]["name"][-3:], 36))
         gateway.sick = gateway.sick & world.engines.keys() or {young["metadata"]["uid"]}
@@ -183,7 +183,7 @@ def test_pods_that_come_back_sick_go_less_and_less_often() -> None:
 
 
 def test_where_nothing_is_handed_over_no_pod_goes() -> None:
-    world, gateway = fleet_of(3, 3)
+    world, gateway = gateway_of(3, 3)
     run(gateway, 100)
     gateway.cut = True
     run(gateway, 900)
@@ -193,7 +193,7 @@ def test_where_nothing_is_handed_over_no_pod_goes() -> None:
 
 
 def test_a_pod_that_was_sick_for_half_a_minute_stays() -> None:
-    world, gateway = fleet_of(2, 2)
+    world, gateway = gateway_of(2, 2)
     gateway.sick = {uid_of(world, "prefill")}
     run(gateway, 30)
     gateway.sick = set()
@@ -205,7 +205,7 @@ def test_a_pod_that_was_sick_for_half_a_minute_stays() -> None:
 
 def test_the_operator_may_die_at_any_call_of_a_replacement() -> None:
     for call in range(0, 60, 3):
-        world, gateway = fleet_of(2, 2)
+        world, gateway = gateway_of(2, 2)
         sick = uid_of(world, "prefill")
         gateway.sick = {sick}
         run(gateway, 400, lambda w=world, s=sick: _is_marked(w, s))  # type: ignore[misc]

@@ -33,7 +33,7 @@ from argosy_gateway.relay.answer import (
     TTFT_HEADER,
     Answer,
 )
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.metrics import RetryReason
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.relay.verdicts import Ending, first_token_after_s, held_s
@@ -92,7 +92,7 @@ class Attempt:
         "_began_at",
         "_exchange",
         "_first_token_timer",
-        "_fleet",
+        "_gateway",
         "_left",
         "_moved",
         "_number",
@@ -105,18 +105,23 @@ class Attempt:
     )
 
     def __init__(
-        self, fleet: Fleet, request: CompletionRequest, route: Route, number: int, answer: Answer
+        self,
+        gateway: Gateway,
+        request: CompletionRequest,
+        route: Route,
+        number: int,
+        answer: Answer,
     ) -> None:
         """`number` counts the attempts of a request that reached an engine, from 1."""
-        self._fleet = fleet
+        self._gateway = gateway
         self._request = request
         self._route = route
         self._number = number
         self._answer = answer
-        self._reservation = fleet.in_flight.reserve(route, request.prompt_tokens)
+        self._reservation = gateway.in_flight.reserve(route, request.prompt_tokens)
         self._first_token_timer: asyncio.TimerHandle | None = None
         self._exchange: http1.Exchange | None = None
-        self._began_at = fleet.clock()
+        self._began_at = gateway.clock()
         """Before connecting. `health` ignores attempts that began before the pod was suspended."""
         self._sent_at = self._began_at
         """When the request was sent and the engine's work began."""
@@ -140,7 +145,7 @@ class Attempt:
 
     def check_time(self, now: float) -> None:
         """Called by the sweeper: close the connection of an engine that is silent for too long."""
-        limits, exchange = self._fleet.config.limits, self._exchange
+        limits, exchange = self._gateway.config.limits, self._exchange
         if exchange is None or exchange.waiting_since is None:
             return
         first_s = limits.first_token_s if self._request.stream else limits.whole_answer_s
@@ -154,10 +159,10 @@ class Attempt:
 
         Reports what it sees to `pods.probes`, which asks the pod if the answer waits for long.
         """
-        exchange, uid, probes = self._exchange, self._route.head.uid, self._fleet.probes
+        exchange, uid, probes = self._exchange, self._route.head.uid, self._gateway.probes
         if exchange is None or exchange.waiting_since is None:
             return False
-        waited_s, again_s = now - exchange.waiting_since, self._fleet.config.limits.wait_s
+        waited_s, again_s = now - exchange.waiting_since, self._gateway.config.limits.wait_s
         if waited_s <= max(again_s, _STALLED_INTERVALS * self._answer.interval_s):
             if exchange.answered:
                 probes.heard(uid)
@@ -189,7 +194,7 @@ class Attempt:
     @property
     def pod_drains(self) -> bool:
         """The pod leaves, and was not left yet."""
-        return not self._moved and self._fleet.directory.drains(self._route.head.uid)
+        return not self._moved and self._gateway.directory.drains(self._route.head.uid)
 
     def move(self) -> None:
         """Leave a pod that drains: the next attempt goes on elsewhere."""
@@ -199,15 +204,15 @@ class Attempt:
 
     async def run(self) -> Ending | FailedAttempt:
         """Call the engine and pass its answer on. Raises ShortageError."""
-        health, pod = self._fleet.directory.health, self._route.head
+        health, pod = self._gateway.directory.health, self._route.head
         prefills = [prefill.name for prefill in self._route.prefills]
         log.debug("ask engine %s; prefill: %s", pod.name, prefills)
         health.begins(pod.uid)
         if self._route.prefills:
-            self._fleet.directory.pairs.begins(self._route.prefills[0].uid, pod.uid)
+            self._gateway.directory.pairs.begins(self._route.prefills[0].uid, pod.uid)
         try:
             exchange, head = await self._ask()
-            self._fleet.moves.ended(self._answer)
+            self._gateway.moves.ended(self._answer)
             self._reservation.first_token()
             if (failed := self._not_accepted(head)) is not None:
                 return failed
@@ -265,24 +270,24 @@ class Attempt:
 
     async def _send(self, *, fresh: bool = False) -> http1.Exchange:
         """Send the request, over a kept connection unless `fresh`. Raises UnreachableError."""
-        fleet, route, request = self._fleet, self._route, self._request
+        gateway, route, request = self._gateway, self._route, self._request
         resume = self._answer.resume if self._answer.started else None
         self._answer.comes_from(route.head.model, request.model)
         self._exchange = exchange = await _send_request(
-            fleet, request, route, self._number, resume, fresh=fresh
+            gateway, request, route, self._number, resume, fresh=fresh
         )
-        self._sent_at = fleet.clock()
-        if fleet.directory.health.reached(route.head.uid):
-            fleet.directory.notify()
+        self._sent_at = gateway.clock()
+        if gateway.directory.health.reached(route.head.uid):
+            gateway.directory.notify()
         if not request.stream:
             self._expect_first_token()
         return exchange
 
     def _expect_first_token(self) -> None:
         """An unstreamed answer does not show when its prompt is computed: the time is predicted."""
-        fleet = self._fleet
-        rate = fleet.pace.tokens_per_s()
-        load = fleet.in_flight.loads.get(self._route.prefiller.uid)
+        gateway = self._gateway
+        rate = gateway.pace.tokens_per_s()
+        load = gateway.in_flight.loads.get(self._route.prefiller.uid)
         if rate and load and self._first_token_timer is None:
             self._first_token_timer = asyncio.get_running_loop().call_later(
                 load.prompt_tokens / rate, self._reservation.first_token
@@ -292,13 +297,13 @@ class Attempt:
         """How quick the prefiller is, unless a decode pod computed the prompt in its place."""
         if self._route.prefills and head.get(SERVED_HEADER) is None:
             return
-        self._fleet.pace.prompt(
+        self._gateway.pace.prompt(
             self._route.prefiller.uid,
             self._request.prompt_tokens,
             began=self._sent_at,
             first=first_token_at,
         )
-        queue, slo = self._fleet.queue, self._fleet.class_of(self._request.slo_class).slo
+        queue, slo = self._gateway.queue, self._gateway.class_of(self._request.slo_class).slo
         if queue is not None and slo is not None:
             queue.dispatch.observe(
                 self._route.prefiller.uid,
@@ -312,7 +317,7 @@ class Attempt:
 
     def _not_accepted(self, head: http1.Head) -> FailedAttempt | None:
         """A FailedAttempt if another program answered, or if the engine drains; else None."""
-        directory, pod = self._fleet.directory, self._route.head
+        directory, pod = self._gateway.directory, self._route.head
         if not pod.gave(head):
             name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
             found = name and name[:80]
@@ -346,13 +351,13 @@ class Attempt:
             self._learn(said.removeprefix(b"failed "), None)
 
     def _learn(self, failed_header: bytes | None, served: bytes | None) -> None:
-        route, pairs = self._route, self._fleet.directory.pairs
+        route, pairs = self._route, self._gateway.directory.pairs
         if not route.prefills:
             return
         named = {p.name: p.uid for p in route.prefills}
         named |= {_address_of(p): p.uid for p in route.prefills}
         failed = pairs.learn(route.head.uid, named, failed=failed_header, served=served)
-        self._fleet.metrics.handovers_failed(len(failed))
+        self._gateway.metrics.handovers_failed(len(failed))
         for pod in route.prefills:
             if pod.uid in failed:
                 log.warning(
@@ -362,7 +367,7 @@ class Attempt:
     def _count_success(self) -> None:
         """The engine served the request. One that takes KV from no pod does not serve as it should:
         it computes the prompts between the tokens of its streams."""
-        directory, pod = self._fleet.directory, self._route.head
+        directory, pod = self._gateway.directory, self._route.head
         if directory.pairs.is_cause(pod.uid):
             self._count_failure("it takes KV from none of the pods")
         else:
@@ -371,7 +376,7 @@ class Attempt:
     def _does_not_go_on(self, head: http1.Head) -> FailedAttempt | None:
         """A FailedAttempt if the answer is not the rest of the stream; else None."""
         if head.status == 429:
-            self._fleet.directory.health.busy(self._route.head.uid)
+            self._gateway.directory.health.busy(self._route.head.uid)
             return FailedAttempt(RetryReason.BUSY, "the engines are busy")
         if head.status >= 500:
             return FailedAttempt(RetryReason.SERVER_ERROR, f"status {head.status}", worked=True)
@@ -385,13 +390,13 @@ class Attempt:
         """An answer of 5xx. It is none of the head's if no prefill pod handed over, unless the head
         is what fails with them."""
         of_pairs = self._route.prefills and error_code(body) == NOT_HANDED_OVER
-        if not of_pairs or self._fleet.directory.pairs.is_cause(self._route.head.uid):
+        if not of_pairs or self._gateway.directory.pairs.is_cause(self._route.head.uid):
             self._count_failure(f"status {head.status}")
 
     def _count_failure(self, detail: str) -> None:
         """The engine failed the request: its pod is called less."""
         pod = self._route.head
-        suspension_s = self._fleet.directory.health.failed(pod.uid, self._began_at)
+        suspension_s = self._gateway.directory.health.failed(pod.uid, self._began_at)
         log.info("engine %s failed: %s", pod.name, detail)
         if suspension_s:
             log.warning("engine %s is suspended for %g s", pod.name, suspension_s)
@@ -401,7 +406,7 @@ class Attempt:
 
         Raises BrokenError, and RequestError if it is too long.
         """
-        directory, pod = self._fleet.directory, self._route.head
+        directory, pod = self._gateway.directory, self._route.head
         body = await self._read_whole(exchange)
         self._release(exchange)
         if head.status >= 500:
@@ -437,7 +442,7 @@ class Attempt:
         exchange.release()
 
     async def _read_whole(self, exchange: http1.Exchange) -> bytes:
-        limit, body = self._fleet.config.limits.answer_bytes, bytearray()
+        limit, body = self._gateway.config.limits.answer_bytes, bytearray()
         while data := await exchange.read():
             body += data
             if len(body) > limit:
@@ -446,7 +451,7 @@ class Attempt:
 
     def _measure(self, head: http1.Head, content: dict[str, object], size: int) -> None:
         """Record times and usage of a whole answer of `size` bytes, as the engine reports them."""
-        answer, now = self._answer, self._fleet.clock()
+        answer, now = self._answer, self._gateway.clock()
         reported = head.get(TTFT_HEADER)
         first_at = self._sent_at + first_token_after_s(reported, whole_s=now - self._sent_at)
         answer.usage = believable(usage_of(content), answer_bytes=size)
@@ -459,7 +464,7 @@ class Attempt:
     async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on, and
         RequestError if an event is too long."""
-        answer, first_token_at = self._answer, self._fleet.clock()
+        answer, first_token_at = self._answer, self._gateway.clock()
         learnt, scan = answer.started, self._scan(head)
         if not learnt:
             answer.held_s = held_s(head.get(HELD_HEADER))
@@ -489,9 +494,9 @@ class Attempt:
 
     def _scan(self, head: http1.Head) -> StreamScan:
         """The scan of the stream: of a new one, or of that which goes on here."""
-        answer, fleet = self._answer, self._fleet
+        answer, gateway = self._answer, self._gateway
         if answer.started:
-            fleet.metrics.resumed(answer.resume.goes_on())
+            gateway.metrics.resumed(answer.resume.goes_on())
             return answer.goes_on()
         with_ids = head.get(IDS_HEADER) is not None
         answer.resume.begin(self._route.head.revision, with_ids=with_ids)
@@ -518,7 +523,7 @@ class Attempt:
 
 
 async def _send_request(
-    fleet: Fleet,
+    gateway: Gateway,
     request: CompletionRequest,
     route: Route,
     number: int,
@@ -535,9 +540,9 @@ async def _send_request(
         ("content-type", "application/json"),
         ("x-request-id", request.request_id),
         ("x-argosy-attempt", str(number)),
-        *fleet.shown_to(pod),
+        *gateway.shown_to(pod),
     ]
-    slo_class = fleet.class_of(request.slo_class)
+    slo_class = gateway.class_of(request.slo_class)
     if slo_class.priority:
         headers.append(("x-argosy-priority", str(slo_class.priority)))
     if slo_class.slo is not None and pod.role is Role.DECODE:
@@ -546,7 +551,7 @@ async def _send_request(
         headers.append(("x-argosy-prefill", ",".join(map(_address_of, route.prefills))))
         headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
         if resume is None:
-            headers += _hold_headers(fleet, request, slo_class)
+            headers += _hold_headers(gateway, request, slo_class)
     body = (
         request.body if pod.model is None else rename_model(request.body, request.model, pod.model)
     )
@@ -557,23 +562,23 @@ async def _send_request(
     if resume is not None:
         headers.append(("x-argosy-resume", "1"))
         body = resume.body(body)
-    return await fleet.connections.post(
-        fleet.peer_of(pod),
+    return await gateway.connections.post(
+        gateway.peer_of(pod),
         request.path,
         headers,
         body,
-        connect_s=fleet.config.limits.connect_s,
+        connect_s=gateway.config.limits.connect_s,
         fresh=fresh,
     )
 
 
 def _hold_headers(
-    fleet: Fleet, request: CompletionRequest, slo_class: SloClass
+    gateway: Gateway, request: CompletionRequest, slo_class: SloClass
 ) -> list[tuple[str, str]]:
     """How long the engine may hold the first token of the answer, from now on."""
-    if not fleet.config.hold_first_token or slo_class.slo is None:
+    if not gateway.config.hold_first_token or slo_class.slo is None:
         return []
-    left_s = request.received_at + _HELD_SHARE * slo_class.slo.ttft_s - fleet.clock()
+    left_s = request.received_at + _HELD_SHARE * slo_class.slo.ttft_s - gateway.clock()
     return [("x-argosy-first-token-ms", f"{1000 * left_s:.1f}")] if left_s > 0 else []
 
 

@@ -30,7 +30,7 @@ from argosy_gateway.routing.strategies import (
 from argosy_gateway.wire.pool import Peer, Pool
 from argosy_gateway.wire.sse import Usage
 
-__all__ = ["Fleet", "Moves", "RetryBudget"]
+__all__ = ["Gateway", "Moves", "RetryBudget"]
 
 _REQUESTS_PER_RETRY = 10
 """In the long run retries add at most a tenth to the engines' work."""
@@ -109,7 +109,7 @@ class _Timed(Protocol):
     def take_tpot(self) -> tuple[str, float] | None: ...
 
 
-class Fleet:
+class Gateway:
     """The shared state of one gateway process."""
 
     settings_read = SettingsRead()

@@ -15,7 +15,7 @@ from argosy_gateway.errors import RequestError, ShortageError, out_of_descriptor
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.relay.answer import Answer, ClientBody, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.metrics import ResumeReason, RetryReason
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.relay.verdicts import Ending, Outcome, Path
@@ -38,7 +38,7 @@ class Relay:
     __slots__ = (
         "_answer",
         "_attempt",
-        "_fleet",
+        "_gateway",
         "_path",
         "_reached",
         "_request",
@@ -51,19 +51,19 @@ class Relay:
 
     def __init__(
         self,
-        fleet: Fleet,
+        gateway: Gateway,
         request: CompletionRequest,
         send: Send,
         body: ClientBody | None = None,
     ) -> None:
-        self._fleet = fleet
+        self._gateway = gateway
         self._request = request
-        resume = Resume(fleet.kept_ids, fleet.config.limits.resume_ids_bytes)
+        resume = Resume(gateway.kept_ids, gateway.config.limits.resume_ids_bytes)
         self._answer = Answer(
             send,
             request.request_id,
-            clock=fleet.clock,
-            close=fleet.draining,
+            clock=gateway.clock,
+            close=gateway.draining,
             resume=resume,
             body=body,
         )
@@ -100,8 +100,8 @@ class Relay:
             self._attempt.check_time(now)
             if self._attempt.pod_is_silent(now) and self._can_go_elsewhere():
                 self._attempt.leave()
-            elif self._fleet.config.drain_mode == "migrate" and self._attempt.pod_drains:
-                self._fleet.moves.ask(self._answer, self._move)
+            elif self._gateway.config.drain_mode == "migrate" and self._attempt.pod_drains:
+                self._gateway.moves.ask(self._answer, self._move)
 
     def take_tpot(self) -> tuple[str, float] | None:
         """Uid of the decode pod, and the stream's seconds per token since the last call; None if no
@@ -123,7 +123,7 @@ class Relay:
         answer = self._answer
         if answer.started and not answer.resume.possible:
             return False
-        return bool(self._fleet.groups(self._tried, revision=self._revision))
+        return bool(self._gateway.groups(self._tried, revision=self._revision))
 
     @property
     def _revision(self) -> str | None:
@@ -132,11 +132,11 @@ class Relay:
 
     async def run(self) -> None:
         """Serve the request to its end and count it."""
-        fleet, ending = self._fleet, Ending.FAILED
+        gateway, ending = self._gateway, Ending.FAILED
         self._task = asyncio.current_task()
-        fleet.relays.add(self)
-        fleet.metrics.accepted()
-        fleet.retries.count_request()
+        gateway.relays.add(self)
+        gateway.metrics.accepted()
+        gateway.retries.count_request()
         try:
             ending = await self._serve()
         except asyncio.CancelledError:
@@ -152,19 +152,19 @@ class Relay:
             )
         finally:
             self._stopped = True  # a late disconnect must not cancel what follows
-            fleet.relays.discard(self)
-            fleet.active()
-            fleet.moves.ended(self._answer)
+            gateway.relays.discard(self)
+            gateway.active()
+            gateway.moves.ended(self._answer)
             self._answer.resume.end()
             log.debug("ended: %s", ending.value)
-            fleet.metrics.ended(
+            gateway.metrics.ended(
                 self._outcome(ending),
-                role_mode=self._role_mode or fleet.role_mode(),
+                role_mode=self._role_mode or gateway.role_mode(),
                 usage=self._answer.usage,
                 slo_class=self._request.slo_class,
                 course=self._path.course(
-                    fleet.clock(),
-                    without_pods_at=fleet.without_pods_at,
+                    gateway.clock(),
+                    without_pods_at=gateway.without_pods_at,
                     first_content_at=self._answer.first_content_at,
                     second_content_at=self._answer.second_content_at,
                 ),
@@ -173,16 +173,16 @@ class Relay:
     async def _serve(self) -> Ending:
         """Try one pod after the other until the client has an answer or the limits are reached.
 
-        `Fleet.patience_s` limits the wait for a pod. `failed_attempts` and the retry budget limit
+        `Gateway.patience_s` limits the wait for a pod. `failed_attempts` and the retry budget limit
         attempts that failed after an engine had begun the work, also the rest of a stream.
         """
-        fleet = self._fleet
+        gateway = self._gateway
         failed_on: list[str] = []
-        waiting_since = fleet.clock()
+        waiting_since = gateway.clock()
         failed: FailedAttempt | None = None
         while (route := await self._choose(waiting_since, failed)) is not None:
             if failed is not None and not self._answer.started:
-                fleet.metrics.retried(failed.reason)
+                gateway.metrics.retried(failed.reason)
             try:
                 result = await self._try(route)
             except ShortageError as error:
@@ -196,18 +196,18 @@ class Relay:
             if self._answer.started and not await self._may_go_on(failed):
                 break
             if failed.moved:
-                waiting_since = fleet.clock()
+                waiting_since = gateway.clock()
             if failed.worked:
                 failed_on.append(route.head.uid)
-                waiting_since = fleet.clock()
-                if len(failed_on) >= fleet.config.limits.failed_attempts:
+                waiting_since = gateway.clock()
+                if len(failed_on) >= gateway.config.limits.failed_attempts:
                     for uid in failed_on:
-                        fleet.directory.health.pardon(uid)
+                        gateway.directory.health.pardon(uid)
                     break
                 if failed.timed_out and not self._answer.started:  # it may still compute
                     break
-                if not fleet.retries.take():
-                    fleet.metrics.retry_refused()
+                if not gateway.retries.take():
+                    gateway.metrics.retry_refused()
                     break
         return await self._give_up(failed)
 
@@ -223,7 +223,7 @@ class Relay:
         else:
             resume.interrupted(ResumeReason.CLOSED)
         if failed.reason is RetryReason.BUSY:
-            await self._fleet.directory.wait_for_change(_BUSY_S)
+            await self._gateway.directory.wait_for_change(_BUSY_S)
         return resume.possible
 
     async def _choose(self, waiting_since: float, failed: FailedAttempt | None) -> Route | None:
@@ -232,24 +232,24 @@ class Relay:
         After a busy pod only a healthy one is tried. If there is none, all pods were busy a moment
         ago: the result is None without waiting, and the client gets the 429.
         """
-        fleet = self._fleet
-        if fleet.queue is not None and failed is None:
-            return await fleet.queue.route(self._waiting(), fleet.patience_s())
+        gateway = self._gateway
+        if gateway.queue is not None and failed is None:
+            return await gateway.queue.route(self._waiting(), gateway.patience_s())
         begun, revision = self._answer.started, self._revision
         busy = failed is not None and failed.reason is RetryReason.BUSY and not begun
-        deadline = waiting_since + fleet.patience_s()
-        while fleet.clock() < deadline:
-            groups = fleet.groups(self._tried, only_healthy=busy, revision=revision)
-            route = fleet.strategy.choose(self._routing_request, groups, fleet.view)
+        deadline = waiting_since + gateway.patience_s()
+        while gateway.clock() < deadline:
+            groups = gateway.groups(self._tried, only_healthy=busy, revision=revision)
+            route = gateway.strategy.choose(self._routing_request, groups, gateway.view)
             if route is not None or busy:
                 return route
-            await fleet.directory.wait_for_change(deadline - fleet.clock())
+            await gateway.directory.wait_for_change(deadline - gateway.clock())
         return None
 
     def _waiting(self) -> Waiting:
         """This request as the queue sees it."""
         request = self._request
-        slo_class = self._fleet.class_of(request.slo_class)
+        slo_class = self._gateway.class_of(request.slo_class)
         return Waiting(
             self._routing_request,
             request.received_at,
@@ -263,8 +263,8 @@ class Relay:
         number = self._reached + 1
         self._role_mode = route.mode
         logs.bind(attempt=number)
-        self._fleet.sent(self._routing_request, route)
-        with Attempt(self._fleet, self._request, route, number, self._answer) as attempt:
+        self._gateway.sent(self._routing_request, route)
+        with Attempt(self._gateway, self._request, route, number, self._answer) as attempt:
             self._attempt = attempt
             begun = self._answer.started
             result = await attempt.run()
@@ -280,7 +280,7 @@ class Relay:
             if result.worked or result.moved or result.reason is RetryReason.BUSY:
                 self._tried.add(route.head.uid)
         else:
-            self._fleet.learn(self._routing_request, route, self._answer.usage)
+            self._gateway.learn(self._routing_request, route, self._answer.usage)
         self._reached = number
         return result
 
@@ -292,7 +292,7 @@ class Relay:
         if failed is not None and failed.body:
             await self._answer.send_whole(failed.status, failed.headers, failed.body)
             return Ending.SHED if failed.status == 429 else Ending.FAILED
-        if failed is None and self._fleet.queue is not None and self._fleet.groups():
+        if failed is None and self._gateway.queue is not None and self._gateway.groups():
             await self._answer.send_error(overloaded(1.0))
             return Ending.SHED
         if failed is None:
@@ -318,15 +318,15 @@ class Relay:
         return Ending.FAILED
 
     def _outcome(self, ending: Ending) -> Outcome:
-        fleet, answer = self._fleet, self._answer
+        gateway, answer = self._gateway, self._answer
         if answer.usage is not None:
-            fleet.tokens_per_char.learn(
+            gateway.tokens_per_char.learn(
                 chars=self._request.prompt_chars, tokens=answer.usage.prompt_tokens
             )
         return Outcome(
             ending,
             received_at=self._request.received_at,
-            ended_at=fleet.clock(),
+            ended_at=gateway.clock(),
             first_content_at=answer.first_content_at,
             last_content_at=answer.last_content_at,
             output_tokens=answer.output_tokens,

@@ -5,7 +5,7 @@ import json
 
 from argosy_gateway.pods.endpoints import State
 from argosy_gateway.relay.answer import Send
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server.asgi import App, Receive, Scope, respond
 
 __all__ = ["admin_app", "failing_pairs", "handed_over", "why_unready"]
@@ -14,7 +14,7 @@ _MOST_PAIRS = 16
 """Of failing pairs, in the answer of /pairs."""
 
 
-def admin_app(fleet: Fleet) -> App:
+def admin_app(gateway: Gateway) -> App:
     """/health answers while the event loop runs. /ready also needs a list of pods, no
     drain, and pods that can serve."""
 
@@ -25,19 +25,19 @@ def admin_app(fleet: Fleet) -> App:
             case "/health":
                 await respond(send, 200, b'{"status":"ok"}')
             case "/ready":
-                reason = why_unready(fleet)
+                reason = why_unready(gateway)
                 said = {"ready": False, "reason": reason} if reason else {"ready": True}
                 await respond(send, 503 if reason else 200, json.dumps(said).encode())
             case "/pairs":
-                answer = {"failing": failing_pairs(fleet), "handed_over": handed_over(fleet)}
+                answer = {"failing": failing_pairs(gateway), "handed_over": handed_over(gateway)}
                 await respond(send, 200, json.dumps(answer).encode())
             case "/load":
-                await respond(send, 200, json.dumps(load(fleet)).encode())
+                await respond(send, 200, json.dumps(load(gateway)).encode())
             case "/metrics":
-                fleet.metrics.count_endpoints(fleet.directory.all())
-                if (queue := fleet.queue) is not None:
-                    fleet.metrics.count_waiting(len(queue), queue.prompt_tokens)
-                text = fleet.metrics.exposition()
+                gateway.metrics.count_endpoints(gateway.directory.all())
+                if (queue := gateway.queue) is not None:
+                    gateway.metrics.count_waiting(len(queue), queue.prompt_tokens)
+                text = gateway.metrics.exposition()
                 kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
                 await respond(send, 200, text, headers=kind)
             case _:
@@ -48,10 +48,10 @@ def admin_app(fleet: Fleet) -> App:
     return app
 
 
-def failing_pairs(fleet: Fleet) -> list[dict[str, object]]:
+def failing_pairs(gateway: Gateway) -> list[dict[str, object]]:
     """Pairs whose last handover failed, as the operator reads them (designs/0011)."""
-    rows = fleet.directory.pairs.failing(_MOST_PAIRS)
-    names = {e.uid: e.name for e in fleet.directory.all()} if rows else {}
+    rows = gateway.directory.pairs.failing(_MOST_PAIRS)
+    names = {e.uid: e.name for e in gateway.directory.all()} if rows else {}
     return [
         {
             "prefill": names.get(row.prefill, row.prefill),
@@ -65,60 +65,60 @@ def failing_pairs(fleet: Fleet) -> list[dict[str, object]]:
     ]
 
 
-def handed_over(fleet: Fleet) -> dict[str, float]:
+def handed_over(gateway: Gateway) -> dict[str, float]:
     """Name of each pod that has had a whole handover → how many seconds ago the last one was."""
-    ages = fleet.directory.pairs.handed_over()
-    return {e.name: round(ages[e.uid], 3) for e in fleet.directory.all() if e.uid in ages}
+    ages = gateway.directory.pairs.handed_over()
+    return {e.name: round(ages[e.uid], 3) for e in gateway.directory.all() if e.uid in ages}
 
 
-def load(fleet: Fleet) -> dict[str, object]:
+def load(gateway: Gateway) -> dict[str, object]:
     """Whether the fleet is in use, and what has arrived, as the operator reads it.
 
     `pod` lets the caller see that another pod has got the address. What is from `received` on is
     the load by which the operator adds replicas while Prometheus has no metrics. `settings` is
     there if this gateway follows an object with its settings.
     """
-    in_flight, read = fleet.in_flight, fleet.settings_read
-    follows = bool(fleet.config.settings_name)
+    in_flight, read = gateway.in_flight, gateway.settings_read
+    follows = bool(gateway.config.settings_name)
     return {
-        "pod": fleet.config.pod_name,
-        "in_flight": len(fleet.relays),
-        "idle_s": round(fleet.idle_s(), 3),
-        "received": fleet.metrics.received_for_load(),
-        "waiting_prompt_tokens": 0 if fleet.queue is None else fleet.queue.prompt_tokens,
+        "pod": gateway.config.pod_name,
+        "in_flight": len(gateway.relays),
+        "idle_s": round(gateway.idle_s(), 3),
+        "received": gateway.metrics.received_for_load(),
+        "waiting_prompt_tokens": 0 if gateway.queue is None else gateway.queue.prompt_tokens,
         "outstanding_prompt_tokens": sum(pod.prompt_tokens for pod in in_flight.loads.values()),
         "decoding": in_flight.decoding,
-        "answered": fleet.metrics.answered_for_load(),
-        "on_pods": on_pods(fleet),
+        "answered": gateway.metrics.answered_for_load(),
+        "on_pods": on_pods(gateway),
         **({"settings": {"digest": read.digest, "refused": read.refused}} if follows else {}),
     }
 
 
-def on_pods(fleet: Fleet) -> dict[str, dict[str, object]]:
+def on_pods(gateway: Gateway) -> dict[str, dict[str, object]]:
     """Uid of each pod without an admin port → the requests of this gateway there, and whether it
     sends no more: by this the operator knows when such a pod may go."""
-    loads, serving = fleet.in_flight.loads, State.SERVING
+    loads, serving = gateway.in_flight.loads, State.SERVING
     return {
         pod.uid: {
             "requests": loads[pod.uid].sequences if pod.uid in loads else 0,
             "left": pod.state is not serving,
         }
-        for pod in fleet.directory.all()
+        for pod in gateway.directory.all()
         if pod.keyed
     }
 
 
-def why_unready(fleet: Fleet) -> str | None:
+def why_unready(gateway: Gateway) -> str | None:
     """Why /ready is 503; None if it is 200."""
-    denied_s, unserved_s = fleet.directory.denied_for_s(), fleet.unserved_s()
-    if fleet.draining:
+    denied_s, unserved_s = gateway.directory.denied_for_s(), gateway.unserved_s()
+    if gateway.draining:
         return "draining"
-    if not fleet.config.served_names:
+    if not gateway.config.served_names:
         return "the settings were not read yet"
-    if not fleet.directory.listed:
+    if not gateway.directory.listed:
         return "pods were not listed yet"
-    if denied_s > fleet.config.limits.denied_s:
+    if denied_s > gateway.config.limits.denied_s:
         return f"the API server refuses this gateway's account since {denied_s:.0f} s"
-    if unserved_s > fleet.config.queue_timeout_s:
+    if unserved_s > gateway.config.queue_timeout_s:
         return f"no engine pod can serve since {unserved_s:.0f} s"
     return None

@@ -18,7 +18,7 @@ from argosy_gateway.config import DEFAULT_CLASS, SloClass
 from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
 from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.bodies import Body
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.estimates import predict_ttft_s
 from argosy_gateway.routing.strategies import AFFINE
@@ -66,7 +66,7 @@ _FLOW = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 
-def api_app(fleet: Fleet) -> App:
+def api_app(gateway: Gateway) -> App:
     """The OpenAI API of one fleet."""
     created = int(time.time())
 
@@ -78,25 +78,25 @@ def api_app(fleet: Fleet) -> App:
         logs.bind(request_id=request_id, attempt=None)
         if scope["path"].endswith("/"):  # it means the same path
             scope = {**scope, "path": scope["path"].rstrip("/")}
-        if allowed := cors_headers(fleet.config.cors_origins, scope):
+        if allowed := cors_headers(gateway.config.cors_origins, scope):
             send = with_headers(send, allowed)
         try:
             if allowed and is_preflight(scope):
                 await respond(send, 200, b"", request_id)
             elif scope["path"] in _COMPLETIONS:
-                with fleet.bodies.open() as body:
-                    request = await _read(fleet, scope, receive, body, request_id)
-                    await _complete(fleet, request, send, scope["state"][CLIENT])
+                with gateway.bodies.open() as body:
+                    request = await _read(gateway, scope, receive, body, request_id)
+                    await _complete(gateway, request, send, scope["state"][CLIENT])
             elif scope["path"] in METHODS:
-                await _question(fleet, scope, receive, send, request_id)
+                await _question(gateway, scope, receive, send, request_id)
             elif scope["path"] == MODELS or scope["path"].startswith(f"{MODELS}/"):
-                models = await _models(fleet, scope, request_id, created)
+                models = await _models(gateway, scope, request_id, created)
                 await respond(send, 200, models, request_id)
             else:
                 await respond(send, 200, _without_engine(scope), request_id)
         except RequestError as error:
             headers = dict(error.headers)
-            if fleet.draining:
+            if gateway.draining:
                 headers["connection"] = "close"
             await respond(send, error.status, body_of(error), request_id, headers)
         except ClientGoneError:
@@ -111,7 +111,7 @@ def api_app(fleet: Fleet) -> App:
 
 
 async def _read(
-    fleet: Fleet, scope: Scope, receive: Receive, body: Body, request_id: str
+    gateway: Gateway, scope: Scope, receive: Receive, body: Body, request_id: str
 ) -> CompletionRequest:
     """The request, checked. Raises RequestError and ClientGoneError."""
     received_at = scope["state"][RECEIVED_AT]
@@ -119,30 +119,30 @@ async def _read(
     try:
         if scope["method"] != "POST":
             raise _wrong_method(scope, "POST")
-        slo_class, flow = _read_class(scope, fleet.classes), _read_flow(scope)
+        slo_class, flow = _read_class(scope, gateway.classes), _read_flow(scope)
         sent_all = scope["state"][CLIENT].sent_all
         data = await body.read(receive, int(announced or 0), sent_all=sent_all)
         read = partial(
             read_completion,
             scope["path"],
             data,
-            served_names=_names(fleet),
-            prefixes=fleet.config.strategy in AFFINE,
+            served_names=_names(gateway),
+            prefixes=gateway.config.strategy in AFFINE,
         )
         # A million token ids take half a second to read. Streams go on meanwhile.
         request = read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
     except (RequestError, ClientGoneError) as error:
         if isinstance(error, RequestError) and error.status == 429:
-            fleet.metrics.shed(
-                role_mode=fleet.role_mode(),
+            gateway.metrics.shed(
+                role_mode=gateway.role_mode(),
                 received_at=received_at,
-                now=fleet.clock(),
+                now=gateway.clock(),
                 slo_class=slo_class.name,
             )
         else:
-            fleet.metrics.invalid()
+            gateway.metrics.invalid()
         raise
-    tokens = fleet.tokens_per_char.estimate(request.prompt_chars)
+    tokens = gateway.tokens_per_char.estimate(request.prompt_chars)
     return request._replace(
         request_id=request_id,
         received_at=received_at,
@@ -175,22 +175,22 @@ def _read_flow(scope: Scope) -> str:
 
 
 async def _question(
-    fleet: Fleet, scope: Scope, receive: Receive, send: Send, request_id: str
+    gateway: Gateway, scope: Scope, receive: Receive, send: Send, request_id: str
 ) -> None:
     """What an engine answers without a step; it is not counted. Raises RequestError and
     ClientGoneError."""
     path = scope["path"]
     if scope["method"] != METHODS[path]:
         raise _wrong_method(scope, METHODS[path])
-    with fleet.bodies.open() as body:
+    with gateway.bodies.open() as body:
         data, model = b"", None
         if METHODS[path] == "POST":
             announced = int(header(scope, b"content-length") or 0)
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
-            check = partial(check_question, data, served_names=_names(fleet))
+            check = partial(check_question, data, served_names=_names(gateway))
             model = check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
         reply = await _while_there(
-            ask_any(fleet, path, Question(data, model), request_id), scope["state"][CLIENT]
+            ask_any(gateway, path, Question(data, model), request_id), scope["state"][CLIENT]
         )
     await respond(send, reply.status, reply.body, request_id, reply.headers)
 
@@ -216,19 +216,21 @@ async def _while_there(asking: Coroutine[Any, Any, EngineReply], client: Client)
         client.on_gone(None)
 
 
-async def _complete(fleet: Fleet, request: CompletionRequest, send: Send, client: Client) -> None:
+async def _complete(
+    gateway: Gateway, request: CompletionRequest, send: Send, client: Client
+) -> None:
     """Admit the request and relay it. Raises RequestError (429) if the fleet is overloaded."""
-    retry_after_s = _overload_s(fleet, request)
+    retry_after_s = _overload_s(gateway, request)
     if retry_after_s is not None:
-        fleet.active()
-        fleet.metrics.shed(
-            role_mode=fleet.role_mode(),
+        gateway.active()
+        gateway.metrics.shed(
+            role_mode=gateway.role_mode(),
             received_at=request.received_at,
-            now=fleet.clock(),
+            now=gateway.clock(),
             slo_class=request.slo_class,
         )
         raise overloaded(retry_after_s)
-    relay = Relay(fleet, request, send, client)
+    relay = Relay(gateway, request, send, client)
     client.on_gone(relay.stop)
     try:
         await relay.run()
@@ -236,13 +238,17 @@ async def _complete(fleet: Fleet, request: CompletionRequest, send: Send, client
         client.on_gone(None)  # else an idle connection keeps the request in memory
 
 
-def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
+def _overload_s(gateway: Gateway, request: CompletionRequest) -> float | None:
     """Seconds after which the client should try again; None admits the request."""
-    config, tokens, slo = fleet.config, request.prompt_tokens, fleet.class_of(request.slo_class).slo
-    if len(fleet.relays) >= config.max_queue:
+    config, tokens, slo = (
+        gateway.config,
+        request.prompt_tokens,
+        gateway.class_of(request.slo_class).slo,
+    )
+    if len(gateway.relays) >= config.max_queue:
         return 1.0
-    if fleet.queue is not None and slo is not None:
-        retry_after_s = fleet.queue.refusal_s(
+    if gateway.queue is not None and slo is not None:
+        retry_after_s = gateway.queue.refusal_s(
             tokens, limit_s=slo.ttft_s, timeout_s=config.queue_timeout_s
         )
         if retry_after_s is not None:
@@ -250,7 +256,7 @@ def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
     if slo is None or config.shed_ttft_factor <= 0:
         return None
     predicted_s = predict_ttft_s(
-        fleet.groups(), fleet.in_flight.loads, tokens=tokens, pace=fleet.pace
+        gateway.groups(), gateway.in_flight.loads, tokens=tokens, pace=gateway.pace
     )
     limit_s = slo.ttft_s * config.shed_ttft_factor
     if predicted_s is None or predicted_s <= limit_s:
@@ -270,15 +276,15 @@ def _without_engine(scope: Scope) -> bytes:
     return b'{"status":"ok"}'
 
 
-async def _models(fleet: Fleet, scope: Scope, request_id: str, created: int) -> bytes:
+async def _models(gateway: Gateway, scope: Scope, request_id: str, created: int) -> bytes:
     """All models, or the one that the path names. Raises RequestError (404, 405, 503)."""
     if scope["method"] not in ("GET", "HEAD"):
         raise _wrong_method(scope, "GET")
-    names, asked = _names(fleet), str(scope["path"]).removeprefix(MODELS).strip("/")
+    names, asked = _names(gateway), str(scope["path"]).removeprefix(MODELS).strip("/")
     if asked and asked not in names:
         text = f"No such model; this fleet serves {list_names(names)}."
         raise RequestError(404, text, code="model_not_found", param="model")
-    context = await max_model_len(fleet, request_id)
+    context = await max_model_len(gateway, request_id)
     cards = [
         {
             "id": name,
@@ -293,12 +299,12 @@ async def _models(fleet: Fleet, scope: Scope, request_id: str, created: int) -> 
     return json.dumps(cards[0] if asked else {"object": "list", "data": cards}).encode()
 
 
-def _names(fleet: Fleet) -> tuple[str, ...]:
+def _names(gateway: Gateway) -> tuple[str, ...]:
     """Raises RequestError (503) while this process does not know them yet."""
-    if not fleet.config.served_names:
+    if not gateway.config.served_names:
         text = "This gateway has no settings yet; try again."
         raise RequestError(503, text, type="server_error", headers={"retry-after": "1"})
-    return fleet.config.served_names
+    return gateway.config.served_names
 
 
 def _wrong_method(scope: Scope, allowed: str) -> RequestError:

@@ -18,7 +18,7 @@ from argosy_gateway.errors import (
     too_long,
 )
 from argosy_gateway.pods.endpoints import Endpoint, Role
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.wire import http1
 from argosy_gateway.wire.openai import context_length, rename_model
 
@@ -61,13 +61,13 @@ class Question(NamedTuple):
         return rename_model(self.body, self.model, pod.model)
 
 
-async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) -> EngineReply:
+async def ask_any(gateway: Gateway, path: str, question: Question, request_id: str) -> EngineReply:
     """The answer of the first pod that gives one. Raises RequestError (400, 503)."""
-    pods = fleet.directory.serving()
+    pods = gateway.directory.serving()
     for pod in random.sample(pods, min(len(pods), _PODS)):
         try:
-            async with asyncio.timeout(fleet.config.limits.engine_silence_s):
-                reply = await _ask(fleet, pod, path, question, request_id)
+            async with asyncio.timeout(gateway.config.limits.engine_silence_s):
+                reply = await _ask(gateway, pod, path, question, request_id)
         except ShortageError as error:
             log.error("no engine can be asked: %s", error)
             raise out_of_descriptors() from error
@@ -85,34 +85,34 @@ async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) 
     )
 
 
-async def max_model_len(fleet: Fleet, request_id: str) -> int | None:
+async def max_model_len(gateway: Gateway, request_id: str) -> int | None:
     """The context of the fleet's model, in tokens, as an engine says it; None if none does now.
 
     Engines of one revision say the same, so one is asked, once.
     """
-    pods = [pod for pod in fleet.directory.serving() if pod.role is not Role.PREFILL]
+    pods = [pod for pod in gateway.directory.serving() if pod.role is not Role.PREFILL]
     if not pods:
         return None
     (pod,) = random.sample(pods, 1)
-    if pod.revision not in fleet.contexts:
+    if pod.revision not in gateway.contexts:
         try:
-            async with asyncio.timeout(fleet.config.limits.wait_s):
-                reply = await _ask(fleet, pod, MODELS, Question(b"", None), request_id)
+            async with asyncio.timeout(gateway.config.limits.wait_s):
+                reply = await _ask(gateway, pod, MODELS, Question(b"", None), request_id)
         except (UnreachableError, BrokenError, TimeoutError) as error:
             log.info("engine %s did not answer %s: %s", pod.name, MODELS, error)
             return None
         length = context_length(reply.body) if reply is not None else None
         if length is None:
             return None
-        fleet.contexts = {pod.revision: length}  # a revision that is gone is not kept
-    return fleet.contexts[pod.revision]
+        gateway.contexts = {pod.revision: length}  # a revision that is gone is not kept
+    return gateway.contexts[pod.revision]
 
 
 async def _ask(
-    fleet: Fleet, pod: Endpoint, path: str, question: Question, request_id: str
+    gateway: Gateway, pod: Endpoint, path: str, question: Question, request_id: str
 ) -> EngineReply | None:
     """None if another program answers there, or if this engine cannot now."""
-    peer, limits = fleet.peer_of(pod), fleet.config.limits
+    peer, limits = gateway.peer_of(pod), gateway.config.limits
     exchange = await http1.call(
         peer.host,
         peer.port,
@@ -121,7 +121,7 @@ async def _ask(
         headers=[
             ("content-type", "application/json"),
             ("x-request-id", request_id),
-            *fleet.shown_to(pod),
+            *gateway.shown_to(pod),
         ],
         body=question.to(pod),
         connect_s=limits.connect_s,

@@ -17,7 +17,7 @@ from typing import Any
 
 from argosy import descriptors, http_server
 from argosy_gateway.config import Config
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server.admin import admin_app
 from argosy_gateway.server.app import api_app
 from argosy_gateway.server.guard import Guard
@@ -79,24 +79,24 @@ def _whole(seconds: float) -> int:
     return max(1, int(seconds))
 
 
-async def _sweep(fleet: Fleet, api: _Server, admin: _Server) -> None:
+async def _sweep(gateway: Gateway, api: _Server, admin: _Server) -> None:
     while True:
-        await asyncio.sleep(min(_SWEEP_S, fleet.config.limits.write_stall_s / 4))
-        fleet.sweep()
-        api.bound(fleet.config.limits, most_clients(fleet.config))
+        await asyncio.sleep(min(_SWEEP_S, gateway.config.limits.write_stall_s / 4))
+        gateway.sweep()
+        api.bound(gateway.config.limits, most_clients(gateway.config))
         for server in (api, admin):
-            server.check_time(fleet.clock())
+            server.check_time(gateway.clock())
 
 
-async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
+async def _drain(gateway: Gateway, stop: asyncio.Event, api: _Server) -> None:
     """After `stop`: turn unready, take new connections for `drain_lag_s`, then only end streams."""
     await stop.wait()
-    fleet.draining = True
-    config = fleet.config
+    gateway.draining = True
+    config = gateway.config
     # A process that hangs now would stay until the kubelet kills it, which may be hours later.
     hangs_s = config.drain_timeout_s + _HANGS_S
     faulthandler.dump_traceback_later(hangs_s, file=_STDERR, exit=True)
-    log.info("draining: %d requests in flight", len(fleet.relays))
+    log.info("draining: %d requests in flight", len(gateway.relays))
     # A Service's endpoints follow readiness with a delay, so new connections still arrive. If all
     # gateways end at once, kube-proxy sends clients here until a probe has failed.
     await asyncio.sleep(config.drain_lag_s)
@@ -105,20 +105,20 @@ async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
 
 
 @contextlib.asynccontextmanager
-async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequence[_Server]]:
+async def running(gateway: Gateway, *, stop: asyncio.Event) -> AsyncIterator[Sequence[_Server]]:
     """The API server and the admin server, listening. Leaving awaits `stop`, then drains."""
-    config = fleet.config
+    config = gateway.config
     left_s = config.drain_timeout_s - config.drain_lag_s  # until settings say otherwise
-    api = _server(api_app(fleet), config, port=config.port, drain_timeout_s=left_s)
+    api = _server(api_app(gateway), config, port=config.port, drain_timeout_s=left_s)
     admin = _server(
-        admin_app(fleet),
+        admin_app(gateway),
         config,
         port=config.admin_port,
         drain_timeout_s=1,
         most=http_server.PROBES,
     )
-    sweeper = asyncio.create_task(_sweep(fleet, api, admin))
-    drainer = asyncio.create_task(_drain(fleet, stop, api))
+    sweeper = asyncio.create_task(_sweep(gateway, api, admin))
+    drainer = asyncio.create_task(_drain(gateway, stop, api))
     tasks = [asyncio.create_task(s.serve()) for s in (api, admin)]
     try:
         while not (api.started and admin.started):
@@ -132,16 +132,16 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
         admin.should_exit = True
         await tasks[1]
     finally:
-        fleet.probes.close()
+        gateway.probes.close()
         faulthandler.cancel_dump_traceback_later()
         sweeper.cancel()
         drainer.cancel()
-        fleet.connections.close()
+        gateway.connections.close()
         api.should_exit = admin.should_exit = True
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def serve(fleet: Fleet, source: Any) -> None:
+async def serve(gateway: Gateway, source: Any) -> None:
     """Run until SIGTERM or SIGINT and the end of the drain; `source` updates the directory.
 
     If `source` ends, the directory would stay as it is for ever. The gateway then drains, too, and
@@ -154,9 +154,9 @@ async def serve(fleet: Fleet, source: Any) -> None:
     watcher = asyncio.create_task(source)
     watcher.add_done_callback(lambda _: stop.set())
     try:
-        async with running(fleet, stop=stop) as servers:
+        async with running(gateway, stop=stop) as servers:
             ports = [server.port for server in servers]
-            log.info("serving fleet %s on ports %s", fleet.config.fleet, ports)
+            log.info("serving fleet %s on ports %s", gateway.config.fleet, ports)
             # What exists by now is needed until the end. To look through it for garbage would stop
             # all streams for some milliseconds each time.
             gc.freeze()

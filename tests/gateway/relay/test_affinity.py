@@ -49,15 +49,15 @@ async def test_the_engines_cached_tokens_correct_what_a_cache_is_taken_to_hold()
     async with direct(engine, strategy="kvAware") as gateway:
         for number in (0, *range(1, 41), 0):  # 20,000 tokens lie between
             await gateway.answered(prompt(number), PATH)
-        cache = gateway.fleet.strategy.caches.by_pod["a"]
+        cache = gateway.state.strategy.caches.by_pod["a"]
         assert 15_000 < cache.holds < 25_000
 
 
 async def test_leastload_computes_no_hashes():
     async with direct(Engine("a")) as gateway:
         seen = []
-        choose = gateway.fleet.strategy.choose
-        gateway.fleet.strategy.choose = lambda request, *more: (
+        choose = gateway.state.strategy.choose
+        gateway.state.strategy.choose = lambda request, *more: (
             seen.append(request.prefixes) or choose(request, *more)
         )
         await gateway.answered(prompt(1), PATH)

@@ -65,15 +65,15 @@ async def test_a_stream_that_breaks_is_reported_and_another_attempt_can_go_on_wi
 
     broken, healthy, client = Engine("a", half), Engine("b", rest), Client()
     async with front(broken, healthy) as f:
-        request, to = completion(stream=True), answer_to(client, f.fleet)
-        result = await run(f.fleet, broken, request, to)
+        request, to = completion(stream=True), answer_to(client, f.state)
+        result = await run(f.state, broken, request, to)
         assert isinstance(result, FailedAttempt)
         assert (result.reason, result.worked) == (RetryReason.CLOSED, True)
         assert to.started
         assert to.stream_ending is None
         assert "stream_broken" not in client.text()
-        assert await run(f.fleet, healthy, request, to, 2) is Ending.OK
-        assert f.fleet.in_flight.loads == {}
+        assert await run(f.state, healthy, request, to, 2) is Ending.OK
+        assert f.state.in_flight.loads == {}
     assert len(client.heads()) == 1
     assert client.text().index("one") < client.text().index(" two")
     assert to.stream_ending is Ending.OK
@@ -82,7 +82,7 @@ async def test_a_stream_that_breaks_is_reported_and_another_attempt_can_go_on_wi
 async def test_an_engines_error_is_returned_and_not_sent_to_the_client():
     engine, client = Engine("a", fail), Client()
     async with front(engine) as f:
-        result = await run(f.fleet, engine, completion(), answer_to(client, f.fleet))
+        result = await run(f.state, engine, completion(), answer_to(client, f.state))
     assert isinstance(result, FailedAttempt)
     assert (result.reason, result.status) == (RetryReason.SERVER_ERROR, 500)
     assert json.loads(result.body)["error"]["message"] == "boom"
@@ -92,8 +92,8 @@ async def test_an_engines_error_is_returned_and_not_sent_to_the_client():
 async def test_a_whole_answer_leaves_its_times_and_usage_on_the_answer():
     engine, client = Engine("a", answer), Client()
     async with front(engine) as f:
-        to = answer_to(client, f.fleet)
-        assert await run(f.fleet, engine, completion(), to) is Ending.OK
+        to = answer_to(client, f.state)
+        assert await run(f.state, engine, completion(), to) is Ending.OK
     assert json.loads(client.text())["choices"]
     assert to.output_tokens == 3
     assert to.first_content_at <= to.last_content_at
@@ -127,14 +127,14 @@ async def test_a_refused_rest_of_a_stream_is_a_failure_of_the_head_unless_it_is_
     pods = [Engine(f"p{number}", role=Role.PREFILL).endpoint() for number in range(1, prefills + 1)]
     named = tuple(replace(pod, kv_port=number) for number, pod in enumerate(pods, 1))
     async with front(broken, head) as f:
-        request, to = completion(stream=True), answer_to(Client(), f.fleet)
-        await run(f.fleet, broken, request, to)
-        with Attempt(f.fleet, request, Route(head.endpoint(), named), 2, to) as attempt:
+        request, to = completion(stream=True), answer_to(Client(), f.state)
+        await run(f.state, broken, request, to)
+        with Attempt(f.state, request, Route(head.endpoint(), named), 2, to) as attempt:
             result = await attempt.run()
         assert isinstance(result, FailedAttempt)
         assert (result.reason, result.worked) == (RetryReason.SERVER_ERROR, True)
-        assert len(f.fleet.directory.pairs.failing(9)) == prefills
-        assert f.fleet.directory.health.failed_recently("b") is fails
+        assert len(f.state.directory.pairs.failing(9)) == prefills
+        assert f.state.directory.health.failed_recently("b") is fails
 
 
 PENDING = ("x-argosy-token-ids: 1", "x-argosy-prefill-pod: p1", "x-argosy-handover: pending")
@@ -165,11 +165,11 @@ async def test_a_handover_that_outlasts_the_head_of_a_stream_counts_when_its_end
     decode, prefill = Engine("d", tells, Role.DECODE), Engine("p1", role=Role.PREFILL)
     client = Client()
     async with front(decode) as f:
-        request, to = completion(stream=True), answer_to(client, f.fleet)
+        request, to = completion(stream=True), answer_to(client, f.state)
         route = Route(decode.endpoint(), (replace(prefill.endpoint(), kv_port=1),))
-        with Attempt(f.fleet, request, route, 1, to) as attempt:
+        with Attempt(f.state, request, route, 1, to) as attempt:
             assert await attempt.run() is Ending.OK
-        pairs = f.fleet.directory.pairs
+        pairs = f.state.directory.pairs
         assert len(pairs.failing(9)) == failing
         assert pairs.handed_over().keys() == ({"p1", "d"} if handed_over else set())
     assert ": argosy" not in client.text()
@@ -184,10 +184,10 @@ async def test_an_older_engines_head_says_that_the_handover_was_whole():
 
     decode, prefill = Engine("d", older, Role.DECODE), Engine("p1", role=Role.PREFILL)
     async with front(decode) as f:
-        request, to = completion(stream=True), answer_to(Client(), f.fleet)
-        with Attempt(f.fleet, request, Route(decode.endpoint(), (prefill.endpoint(),)), 1, to) as a:
+        request, to = completion(stream=True), answer_to(Client(), f.state)
+        with Attempt(f.state, request, Route(decode.endpoint(), (prefill.endpoint(),)), 1, to) as a:
             assert await a.run() is Ending.OK
-        assert f.fleet.directory.pairs.handed_over().keys() == {"p1", "d"}
+        assert f.state.directory.pairs.handed_over().keys() == {"p1", "d"}
 
 
 async def first_token(call: Call) -> None:
@@ -218,7 +218,7 @@ async def test_an_engine_that_does_not_go_on_with_a_stream_leaves_it_to_another(
 ):
     broken, other, client = Engine("a", first_token), Engine("b", behaviour), Client()
     async with direct(broken, other) as gateway:
-        fleet, request = gateway.fleet, completion(stream=True)
+        fleet, request = gateway.state, completion(stream=True)
         to = answer_to(client, fleet)
         await run(fleet, broken, request, to)
         before = client.text()
@@ -245,9 +245,9 @@ async def test_an_error_event_of_the_engine_leaves_the_stream_to_another(code, l
 
     engine, client = Engine("a", ends), Client()
     async with direct(engine) as gateway:
-        to = answer_to(client, gateway.fleet)
-        assert await run(gateway.fleet, engine, completion(stream=True), to) == left
-        assert gateway.fleet.directory.health.failed_recently("a") is failures
+        to = answer_to(client, gateway.state)
+        assert await run(gateway.state, engine, completion(stream=True), to) == left
+        assert gateway.state.directory.health.failed_recently("a") is failures
 
 
 async def test_a_stream_that_leaves_a_pod_that_drains_says_so():
@@ -258,7 +258,7 @@ async def test_a_stream_that_leaves_a_pod_that_drains_says_so():
 
     engine, client = Engine("a", waits), Client()
     async with direct(engine) as gateway:
-        fleet, request = gateway.fleet, completion(stream=True)
+        fleet, request = gateway.state, completion(stream=True)
         with Attempt(
             fleet, request, Route(engine.endpoint()), 1, answer_to(client, fleet)
         ) as attempt:
@@ -279,7 +279,7 @@ async def test_an_engine_is_sent_the_clients_request_and_which_attempt_of_which_
     engine = Engine("a")
     async with front(engine) as f:
         request = completion()._replace(request_id="r1")
-        await run(f.fleet, engine, request, answer_to(Client(), f.fleet), 3)
+        await run(f.state, engine, request, answer_to(Client(), f.state), 3)
     (call,) = engine.calls
     assert (call.method, call.path) == ("POST", PATH)
     assert call.headers.keys() == {*OWN, "x-argosy-pod-uid"}
@@ -297,8 +297,8 @@ async def test_a_decode_engine_is_told_addresses_and_uids_of_its_prefill_pods_in
         for name, ip, port in (("p1", "10.0.0.1", 9001), ("p2", "fd00::2", 9002))
     )
     async with front(decode) as f:
-        request, to = completion(stream=True), answer_to(Client(), f.fleet)
-        with Attempt(f.fleet, request, Route(decode.endpoint(), prefills), 1, to) as attempt:
+        request, to = completion(stream=True), answer_to(Client(), f.state)
+        with Attempt(f.state, request, Route(decode.endpoint(), prefills), 1, to) as attempt:
             assert await attempt.run() is Ending.OK
     (call,) = decode.calls
     prefill = {"x-argosy-prefill", "x-argosy-prefill-uids", "x-argosy-handover"}
@@ -316,11 +316,11 @@ async def test_a_decode_engine_is_told_addresses_and_uids_of_its_prefill_pods_in
 async def test_an_answer_to_its_end_makes_good_for_a_failure(stream):
     engine = Engine("a", fail)
     async with front(engine) as f:
-        health = f.fleet.directory.health
-        await run(f.fleet, engine, completion(stream=stream), answer_to(Client(), f.fleet))
+        health = f.state.directory.health
+        await run(f.state, engine, completion(stream=stream), answer_to(Client(), f.state))
         assert health.failed_recently("a")
         engine.behaviour = answer
-        await run(f.fleet, engine, completion(stream=stream), answer_to(Client(), f.fleet))
+        await run(f.state, engine, completion(stream=stream), answer_to(Client(), f.state))
         assert not health.failed_recently("a")
 
 
@@ -334,8 +334,8 @@ async def test_an_answer_without_choices_is_a_failure_of_its_engine(status, cont
 
     engine, client = Engine("a", nonsense), Client()
     async with front(engine) as f:
-        result = await run(f.fleet, engine, completion(), answer_to(client, f.fleet))
-        assert f.fleet.directory.health.failed_recently("a")
+        result = await run(f.state, engine, completion(), answer_to(client, f.state))
+        assert f.state.directory.health.failed_recently("a")
     assert isinstance(result, FailedAttempt)
     assert (result.reason, result.worked, result.timed_out) == (RetryReason.CLOSED, True, False)
     assert client.messages == []
@@ -345,18 +345,18 @@ async def test_the_prompt_of_an_answer_in_one_piece_leaves_the_load_when_its_tim
     free, on_arrival = asyncio.Event(), []
 
     async def held(call: Call) -> None:
-        load = gateway.fleet.in_flight.loads["a"]
+        load = gateway.state.in_flight.loads["a"]
         on_arrival.append((load.sequences, load.prompt_tokens))
         await free.wait()
         await answer(call)
 
     async with direct(Engine("a", held)) as gateway:
         for number in range(20):  # 400 tokens a second: 250 ms for its hundred
-            gateway.fleet.pace.prompt("a", 400, began=float(number), first=number + 1.0)
+            gateway.state.pace.prompt("a", 400, began=float(number), first=number + 1.0)
         client = gateway.ask({"model": "m", "prompt": "x" * 400}, PATH)
         await gateway.until(lambda: on_arrival)
         assert on_arrival == [(1, 100)]
-        loads = gateway.fleet.in_flight.loads
+        loads = gateway.state.in_flight.loads
         await gateway.until(lambda: loads["a"].prompt_tokens == 0)
         assert (loads["a"].sequences, loads["a"].prompts) == (1, 0)
         free.set()
@@ -372,7 +372,7 @@ PROMPT = {"model": "m", "prompt": "x" * 800}
 async def paced(gateway, body, times):
     for _ in range(times):
         assert (await gateway.answered(body, PATH)).status == 200
-    return gateway.fleet.pace.tokens_per_s(), gateway.fleet.queue.dispatch.pace.tokens_per_s("a")
+    return gateway.state.pace.tokens_per_s(), gateway.state.queue.dispatch.pace.tokens_per_s("a")
 
 
 async def test_streams_teach_the_pace_of_prompts_from_sending_to_the_first_token():
@@ -384,7 +384,7 @@ async def test_streams_teach_the_pace_of_prompts_from_sending_to_the_first_token
 
     slo = Slo(ttft_s=2.0, tpot_s=1.0)
     async with direct(Engine("a", slow), queue="deadline", slo=slo) as gateway:
-        gateway.fleet.tokens_per_char.learn = lambda **_: None
+        gateway.state.tokens_per_char.learn = lambda **_: None
         _, of_queue = await paced(gateway, {**PROMPT, "stream": True}, 4)
         assert of_queue == pytest.approx(1.2 * 200 / 0.5)
         of_all, _ = await paced(gateway, {**PROMPT, "stream": True}, 16)
@@ -400,8 +400,8 @@ async def test_a_stream_without_a_first_event_teaches_no_pace():
     async with direct(Engine("a", headless), queue="deadline", slo=slo) as gateway:
         for _ in range(20):
             assert (await gateway.answered({**PROMPT, "stream": True}, PATH)).status == 503
-        assert gateway.fleet.pace.tokens_per_s() is None
-        assert gateway.fleet.queue.dispatch.pace.tokens_per_s("a") is None
+        assert gateway.state.pace.tokens_per_s() is None
+        assert gateway.state.queue.dispatch.pace.tokens_per_s("a") is None
 
 
 @pytest.mark.parametrize(("reported", "known"), [({"x_argosy_ttft_ms": "500"}, True), ({}, False)])
@@ -415,7 +415,7 @@ async def test_an_answer_in_one_piece_teaches_the_pace_only_if_its_engine_says_t
 
     slo = Slo(ttft_s=2.0, tpot_s=1.0)
     async with direct(Engine("a", slow), queue="deadline", slo=slo) as gateway:
-        gateway.fleet.tokens_per_char.learn = lambda **_: None
+        gateway.state.tokens_per_char.learn = lambda **_: None
         of_all, of_queue = await paced(gateway, PROMPT, 20)
     if not known:
         assert (of_all, of_queue) == (None, None)

@@ -9,7 +9,7 @@ import pytest
 
 from argosy_gateway.config import Slo
 from argosy_gateway.wire.openai import read_completion
-from tests.gateway.direct import Gateway, direct
+from tests.gateway.direct import World, direct
 from tests.gateway.engines import Behaviour, Call, Engine
 
 SLO = Slo(ttft_s=500.0, tpot_s=50.0)
@@ -22,7 +22,7 @@ def chunk(index: int, text: str) -> bytes:
     return json.dumps({"created": 9, "choices": [choice]}).encode()
 
 
-def side_by_side(f: Gateway, steps: list[tuple[int, ...]], gap_s: float) -> Behaviour:
+def side_by_side(f: World, steps: list[tuple[int, ...]], gap_s: float) -> Behaviour:
     """In each step the choices named get a token; each step takes `gap_s`."""
 
     async def behave(call: Call) -> None:

@@ -87,7 +87,7 @@ async def test_an_engines_429_is_served_by_another_pod_that_idles():
             assert (await c.post(PATH, json=CHAT)).status_code == 200
         assert f.count("argosy_gateway_retries_total", reason="busy") == 1
         busy.behaviour = answer
-        f.fleet.directory.put(idle.endpoint(idle.endpoint().state.UNREADY))
+        f.state.directory.put(idle.endpoint(idle.endpoint().state.UNREADY))
         assert (await c.post(PATH, json=CHAT)).status_code == 200, "busy is no suspension"
 
 
@@ -116,9 +116,9 @@ async def test_when_all_pods_have_failed_one_of_them_is_asked_without_delay():
             assert (await c.post(PATH, json=CHAT)).status_code == 500
         for engine in engines:
             engine.behaviour = answer
-        began = f.fleet.clock()
+        began = f.state.clock()
         assert (await c.post(PATH, json=CHAT)).status_code == 200
-        assert f.fleet.clock() - began < 2
+        assert f.state.clock() - began < 2
 
 
 @pytest.mark.slow

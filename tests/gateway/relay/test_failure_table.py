@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from argosy_gateway.routing.roster import Route
-from tests.gateway.direct import Gateway, direct
+from tests.gateway.direct import World, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, close_early, drain, fail
 
 WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -80,7 +80,7 @@ TABLE = {
 CASES = [(what, body) for what, row in TABLE.items() for body in row.body]
 
 
-async def meets(gateway: Gateway, bad: Engine, body: str) -> bool:
+async def meets(gateway: World, bad: Engine, body: str) -> bool:
     """Send a request; whether `bad` got it, or was tried."""
     before = len(bad.calls)
     tried = gateway.count("argosy_gateway_retries_total", reason="connect")
@@ -98,7 +98,7 @@ async def test_each_answer_of_an_engine_has_the_consequences_of_its_row(
     async with direct(bad, good, queue_timeout_s=5.0) as gateway:
         if row.does is None:
             await bad.stop()
-        gateway.fleet.in_flight.reserve(Route(good.endpoint()), 1)
+        gateway.state.in_flight.reserve(Route(good.endpoint()), 1)
 
         asked = await meets(gateway, bad, body)
         assert asked

@@ -113,5 +113,5 @@ async def test_a_held_token_does_not_make_its_prefill_pod_look_slow(held_ms, too
     async with gateway_with(*pair(late)) as gateway:
         for _ in range(20):  # as many as the pace is believed from
             await gateway.answered(prompt)
-        rate = gateway.fleet.pace.tokens_per_s()
+        rate = gateway.state.pace.tokens_per_s()
         assert took_s * rate == pytest.approx(500, rel=0.1)  # 2,000 characters

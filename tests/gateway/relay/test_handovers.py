@@ -47,7 +47,7 @@ async def fleet():
     decodes = [Engine(f"d{n}", handing_over(set()), Role.DECODE) for n in range(2)]
     async with direct(*decodes) as gateway:
         pods = [e.endpoint() for e in decodes] + [prefill(n) for n in (1, 2, 3)]
-        gateway.fleet.directory.replace(pods)
+        gateway.state.directory.replace(pods)
         yield gateway, decodes
 
 
@@ -63,7 +63,7 @@ async def test_the_next_request_names_a_prefill_pod_that_failed_last(fleet):
     assert all(len(addresses(call)) == 3 for call in calls), "it is still named"
     failed = gateway.count("argosy_gateway_handovers_failed_total")
     assert failed == first.count("127.0.0.1:1")
-    assert all(gateway.fleet.directory.health.rank(d.name) == HEALTHY for d in decodes)
+    assert all(gateway.state.directory.health.rank(d.name) == HEALTHY for d in decodes)
 
 
 async def test_a_prefill_pod_whose_time_is_over_is_tried_by_one_request_at_a_time():
@@ -75,8 +75,8 @@ async def test_a_prefill_pod_whose_time_is_over_is_tried_by_one_request_at_a_tim
 
     decode = Engine("d", silent, Role.DECODE)
     async with direct(decode) as gateway:
-        gateway.fleet.directory.replace([decode.endpoint(), prefill(1)])
-        pairs = gateway.fleet.directory.pairs
+        gateway.state.directory.replace([decode.endpoint(), prefill(1)])
+        pairs = gateway.state.directory.pairs
         pairs.failed("p1", "d", "silent")
         gateway.advance(2.0)
         assert not pairs.avoids("p1", "d")
@@ -92,8 +92,8 @@ async def test_a_decode_pod_that_gets_kv_from_none_is_asked_after_the_other(flee
     for _ in range(30):
         assert (await gateway.answered(ASK)).status == 200
     assert len(bad.calls) == 2
-    assert gateway.fleet.directory.health.rank(bad.name) > HEALTHY
-    assert gateway.fleet.directory.health.rank(good.name) == HEALTHY
+    assert gateway.state.directory.health.rank(bad.name) > HEALTHY
+    assert gateway.state.directory.health.rank(good.name) == HEALTHY
 
 
 def refusing(bad):
@@ -112,7 +112,7 @@ def refusing(bad):
 
 async def test_with_on_failure_fail_a_handover_that_fails_is_no_failure_of_the_decode_pod(fleet):
     gateway, decodes = fleet
-    health = gateway.fleet.directory.health
+    health = gateway.state.directory.health
     for decode in decodes:
         decode.behaviour = refusing({"127.0.0.1:1"})
     for _ in range(30):
@@ -126,8 +126,8 @@ async def test_with_on_failure_fail_a_decode_pod_that_gets_kv_from_none_fails(fl
     bad.behaviour = refusing({f"127.0.0.1:{n}" for n in (1, 2, 3)})
     for _ in range(20):
         assert (await gateway.answered(ASK)).status == 200
-    assert gateway.fleet.directory.health.failed_recently(bad.name)
-    assert not gateway.fleet.directory.health.failed_recently(good.name)
+    assert gateway.state.directory.health.failed_recently(bad.name)
+    assert not gateway.state.directory.health.failed_recently(good.name)
 
 
 async def test_the_word_of_an_engine_that_no_prefill_pod_was_named_to_excuses_nothing():
@@ -138,16 +138,16 @@ async def test_the_word_of_an_engine_that_no_prefill_pod_was_named_to_excuses_no
     async with direct(*engines) as gateway:
         while not engines[0].calls:
             await gateway.answered(ASK)
-        assert gateway.fleet.directory.health.failed_recently("bad")
+        assert gateway.state.directory.health.failed_recently("bad")
 
 
 async def test_the_admin_port_names_the_pairs_that_fail(fleet):
     gateway, (bad, _) = fleet
     bad.behaviour = handing_over({"127.0.0.1:1"})
-    pairs = gateway.fleet.directory.pairs
+    pairs = gateway.state.directory.pairs
     while not pairs.failing(1):
         await gateway.answered(ASK)
-    (row,) = failing_pairs(gateway.fleet)
+    (row,) = failing_pairs(gateway.state)
     assert 0 <= row["last_s"] == row["since_s"] < 60
     named = {"prefill": "p1", "decode": "d0", "failures": 1, "reason": "silent"}
     assert row == {**named, "since_s": row["since_s"], "last_s": row["last_s"]}
@@ -155,11 +155,11 @@ async def test_the_admin_port_names_the_pairs_that_fail(fleet):
 
 async def test_the_admin_port_says_when_pods_had_their_last_whole_handover(fleet):
     gateway, decodes = fleet
-    assert handed_over(gateway.fleet) == {}
-    gateway.fleet.directory.pairs.succeeded("gone", "d1")
+    assert handed_over(gateway.state) == {}
+    gateway.state.directory.pairs.succeeded("gone", "d1")
     await gateway.answered(ASK)
     asked = next(decode.name for decode in decodes if decode.calls)
-    ages = handed_over(gateway.fleet)
+    ages = handed_over(gateway.state)
     assert asked in ages
     assert len(ages.keys() & {"p1", "p2", "p3"}) == 1
     assert "gone" not in ages, "the operator does not know it either"
@@ -197,10 +197,10 @@ async def test_a_decode_pod_is_told_the_tpot_limit_and_no_other_is(more, told):
 async def test_a_prompt_that_its_decode_pod_computed_says_nothing_about_prefill_pods():
     decode = Engine("d", computing(*["p1"] * 4), Role.DECODE)
     async with direct(decode, slo=Slo(1.0, 1.0), queue="deadline") as gateway:
-        gateway.fleet.directory.replace([decode.endpoint(), prefill(1)])
+        gateway.state.directory.replace([decode.endpoint(), prefill(1)])
         observed = []
-        gateway.fleet.queue.dispatch.observe = lambda uid, **_more: observed.append(uid)
-        gateway.fleet.pace.prompt = lambda uid, *_a, **_more: observed.append(uid)
+        gateway.state.queue.dispatch.observe = lambda uid, **_more: observed.append(uid)
+        gateway.state.pace.prompt = lambda uid, *_a, **_more: observed.append(uid)
         for _ in range(8):
             await gateway.answered(ASK)
     assert observed == ["p1"] * 8  # two estimates, four prompts

@@ -62,17 +62,17 @@ async def test_one_request_after_the_other_uses_one_connection(body):
     async with front(engine) as f:
         for _ in range(3):
             assert (await ask(f, body)).status_code == 200
-            await f.until(lambda: len(f.fleet.connections) == 1)
+            await f.until(lambda: len(f.state.connections) == 1)
     assert connections(engine) == [0, 0, 0]
 
 
 async def warm(f, *engines):
     """One kept connection to each engine; all are known afterwards."""
     for number, engine in enumerate(engines, 1):
-        f.fleet.directory.replace([engine.endpoint()])
+        f.state.directory.replace([engine.endpoint()])
         assert (await ask(f)).status_code == 200
-        await f.until(lambda number=number: len(f.fleet.connections) == number)
-    f.fleet.directory.replace(e.endpoint() for e in engines)
+        await f.until(lambda number=number: len(f.state.connections) == number)
+    f.state.directory.replace(e.endpoint() for e in engines)
 
 
 @BOTH
@@ -81,10 +81,10 @@ async def test_a_request_that_met_a_closing_connection_is_answered_by_the_same_p
     async with front(engine) as f:
         await warm(f, engine)
         engine.behaviour = first(closes)
-        f.fleet.retries._left = 0  # no retry is left, and none is needed
+        f.state.retries._left = 0  # no retry is left, and none is needed
         assert (await ask(f, body)).status_code == 200
         assert retries(f) == {}
-        assert not f.fleet.directory.health.failed_recently("a")
+        assert not f.state.directory.health.failed_recently("a")
     assert connections(engine) == [0, 0, 1]
     assert [call.headers["x-argosy-attempt"] for call in engine.calls] == ["1", "1", "1"]
 
@@ -97,13 +97,13 @@ async def test_a_request_whose_new_connection_closes_too_has_failed_there_once(b
         await warm(f, engine)
 
         async def closes_beside_another(call):
-            f.fleet.directory.put(other.endpoint())
+            f.state.directory.put(other.endpoint())
             await closes(call)
 
         engine.behaviour = closes_beside_another
         assert (await ask(f, body)).status_code == 200
         assert retries(f) == {"closed": 1}
-        assert f.fleet.directory.health.failed_recently("a")
+        assert f.state.directory.health.failed_recently("a")
         await other.stop()
     assert connections(engine) == [0, 0, 1]
     assert [call.headers["x-argosy-attempt"] for call in other.calls] == ["2"]
@@ -145,7 +145,7 @@ async def test_another_pod_at_the_same_address_never_gets_a_connection_of_the_on
         new = Engine("a", keeps=True, uid="new", port=old.port)
         await old.stop()
         await new.start()
-        f.fleet.directory.replace([new.endpoint()])
+        f.state.directory.replace([new.endpoint()])
         assert (await ask(f)).status_code == 200
         assert [call.headers["x-argosy-pod-uid"] for call in new.calls] == ["new"]
         assert retries(f) == {}
@@ -156,11 +156,11 @@ async def test_connections_to_a_pod_with_another_uid_are_closed_at_the_next_swee
     engine = Engine("a", keeps=True)
     async with front(engine) as f:
         await warm(f, engine)
-        f.fleet.sweep()
-        assert len(f.fleet.connections) == 1
-        f.fleet.directory.replace([replace(engine.endpoint(), uid="new")])
-        f.fleet.sweep()
-        assert len(f.fleet.connections) == 0
+        f.state.sweep()
+        assert len(f.state.connections) == 1
+        f.state.directory.replace([replace(engine.endpoint(), uid="new")])
+        f.state.sweep()
+        assert len(f.state.connections) == 0
         await closed(f, engine)
 
 
@@ -172,9 +172,9 @@ async def test_connections_to_a_pod_that_leaves_or_moves_are_closed_at_the_next_
     engine = Engine("a", keeps=True)
     async with front(engine) as f:
         await warm(f, engine)
-        f.fleet.directory.put(replace(engine.endpoint(), **becomes))
-        f.fleet.sweep()
-        assert len(f.fleet.connections) == 0
+        f.state.directory.put(replace(engine.endpoint(), **becomes))
+        f.state.sweep()
+        assert len(f.state.connections) == 0
         await closed(f, engine)
 
 
@@ -182,13 +182,13 @@ async def test_connections_to_a_pod_that_is_gone_or_has_come_to_speak_tls_are_cl
     engine = Engine("a", keeps=True)
     async with front(engine) as f:
         for change in (
-            lambda: f.fleet.directory.put(replace(engine.endpoint(), tls=True)),
-            lambda: f.fleet.directory.remove(engine.name),
+            lambda: f.state.directory.put(replace(engine.endpoint(), tls=True)),
+            lambda: f.state.directory.remove(engine.name),
         ):
             await warm(f, engine)
             change()
-            f.fleet.sweep()
-            assert len(f.fleet.connections) == 0
+            f.state.sweep()
+            assert len(f.state.connections) == 0
 
 
 async def test_an_idle_connection_is_closed_by_the_sweep():
@@ -196,8 +196,8 @@ async def test_an_idle_connection_is_closed_by_the_sweep():
     async with front(engine) as f:
         await warm(f, engine)
         f.advance(Limits().kept_s + 0.1)
-        f.fleet.sweep()
-        assert len(f.fleet.connections) == 0
+        f.state.sweep()
+        assert len(f.state.connections) == 0
         await closed(f, engine)
 
 
@@ -220,7 +220,7 @@ async def test_a_client_that_leaves_ends_the_connection_of_its_stream():
             await anext(streamed.aiter_lines())
         await closed(f, engine)
         await f.settled()
-        assert len(f.fleet.connections) == 0
+        assert len(f.state.connections) == 0
     assert connections(engine) == [0, 0]
 
 
@@ -256,7 +256,7 @@ async def test_a_stream_that_breaks_off_over_a_kept_connection_is_a_failure():
         await warm(f, engine)
         engine.behaviour = half
         assert "stream_broken" in (await ask(f, STREAM)).text
-        assert f.fleet.directory.health.failed_recently("a")
+        assert f.state.directory.health.failed_recently("a")
 
 
 async def test_the_connection_to_an_engine_that_drains_is_closed():
@@ -266,7 +266,7 @@ async def test_the_connection_to_an_engine_that_drains_is_closed():
         engine.behaviour = drain
         assert (await ask(f)).status_code == 503
         await closed(f, engine)
-        assert len(f.fleet.connections) == 0
+        assert len(f.state.connections) == 0
 
 
 async def stranger(call):
@@ -281,11 +281,11 @@ async def test_the_connection_to_a_pod_that_says_that_it_is_another_one_is_close
         engine.behaviour = stranger
         assert (await ask(f)).status_code == 503
         await closed(f, engine)
-        assert len(f.fleet.connections) == 0
+        assert len(f.state.connections) == 0
 
 
 async def test_the_end_of_the_gateway_closes_all_connections():
     engine = Engine("a", keeps=True)
     async with front(engine) as f:
         await warm(f, engine)
-    assert len(f.fleet.connections) == 0
+    assert len(f.state.connections) == 0

@@ -10,7 +10,7 @@ import pytest
 
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role, State
-from tests.gateway.direct import Gateway, direct
+from tests.gateway.direct import World, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, fail
 
 SLO = Slo(ttft_s=500.0, tpot_s=50.0)
@@ -18,7 +18,7 @@ WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**WHOLE, "stream": True}
 
 
-def paced(f: Gateway, gaps_s: tuple[float, ...], tokens: int) -> Behaviour:
+def paced(f: World, gaps_s: tuple[float, ...], tokens: int) -> Behaviour:
     """A token after each gap; the client has read one before the clock advances again."""
 
     async def behave(call: Call) -> None:
@@ -32,7 +32,7 @@ def paced(f: Gateway, gaps_s: tuple[float, ...], tokens: int) -> Behaviour:
     return behave
 
 
-async def stream(f: Gateway, engine: Engine, gaps_s: tuple[float, ...], tokens: int) -> None:
+async def stream(f: World, engine: Engine, gaps_s: tuple[float, ...], tokens: int) -> None:
     engine.behaviour = paced(f, gaps_s, tokens)
     await f.answered(STREAM)
 
@@ -102,11 +102,11 @@ async def test_a_retry_does_not_restart_the_clock_of_a_stream():
 async def test_time_in_the_queue_of_the_gateway_is_in_ttft():
     a = Engine("a")
     async with direct(a, slo=SLO) as f:
-        f.fleet.directory.put(a.endpoint(State.UNREADY))
+        f.state.directory.put(a.endpoint(State.UNREADY))
         client = f.ask(STREAM)
-        await f.until(lambda: f.fleet.relays)
+        await f.until(lambda: f.state.relays)
         f.advance(29)
-        f.fleet.directory.put(a.endpoint())
+        f.state.directory.put(a.endpoint())
         await client.whole
         assert f.count("argosy_gateway_ttft_seconds_sum") == 29
 
@@ -114,7 +114,7 @@ async def test_time_in_the_queue_of_the_gateway_is_in_ttft():
 # Engines that report what cannot be.
 
 
-def slow(f: Gateway, usage: object, *, first: bytes = b"") -> Behaviour:
+def slow(f: World, usage: object, *, first: bytes = b"") -> Behaviour:
     """Three tokens 100 s apart: twice as slow as the limit."""
 
     async def behave(call: Call) -> None:
@@ -233,10 +233,10 @@ async def test_text_after_done_is_of_no_account():
         assert f.verdicts() == {("ok", "ok"): 1}
 
 
-def misses(f: Gateway) -> dict[str, float]:
+def misses(f: World) -> dict[str, float]:
     """Reason → count, of those that are not 0."""
     found = {}
-    for family in f.fleet.metrics.registry.collect():
+    for family in f.state.metrics.registry.collect():
         for sample in family.samples:
             if sample.name == "argosy_slo_misses_total" and sample.value:
                 found[sample.labels["reason"]] = sample.value
@@ -292,12 +292,12 @@ async def test_the_time_in_which_no_pod_could_serve_is_named():
     engine = Engine("a")
     async with direct(engine, slo=SLO, queue_timeout_s=900.0) as f:
         engine.behaviour = paced(f, (100, 10), 2)
-        f.fleet.directory.put(engine.endpoint(State.UNREADY))
+        f.state.directory.put(engine.endpoint(State.UNREADY))
         client = f.ask(STREAM)
-        await f.until(lambda: f.fleet.relays)
+        await f.until(lambda: f.state.relays)
         f.advance(450)
-        f.fleet.sweep()
-        f.fleet.directory.put(engine.endpoint())
+        f.state.sweep()
+        f.state.directory.put(engine.endpoint())
         async with asyncio.timeout(5):
             await client.whole
         assert misses(f) == {"no_pod": 1}

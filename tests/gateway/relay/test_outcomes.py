@@ -14,7 +14,7 @@ import pytest
 from argosy_gateway.config import Limits, Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.routing.roster import Route
-from tests.gateway.direct import Client, Gateway, direct
+from tests.gateway.direct import Client, World, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, close_early, fail
 
 SLO = Slo(ttft_s=500.0, tpot_s=50.0)
@@ -29,10 +29,10 @@ MEASURED = {"ttft": 1, "tpot": 1, "tokens": 1}
 MET = {**OK, **MEASURED, "slo ok ok": 1}
 
 
-def moved(f: Gateway) -> dict[str, float]:
+def moved(f: World) -> dict[str, float]:
     """Every counter of requests, and the number of observations, that is not 0."""
     found = {}
-    for family in f.fleet.metrics.registry.collect():
+    for family in f.state.metrics.registry.collect():
         for sample in family.samples:
             labels = " ".join(v for k, v in sample.labels.items() if k not in ("class", "le"))
             name = NAMES.get(sample.name)
@@ -115,43 +115,43 @@ async def error_with_200(call: Call) -> None:
     await call.status(200, {"error": {"message": "CUDA error"}})
 
 
-async def leaves_in_time(client: Client, f: Gateway, engine: Engine) -> None:
+async def leaves_in_time(client: Client, f: World, engine: Engine) -> None:
     await f.until(lambda: engine.calls)
     await client.leave()
 
 
-async def leaves_too_late(client: Client, f: Gateway, engine: Engine) -> None:
+async def leaves_too_late(client: Client, f: World, engine: Engine) -> None:
     await f.until(lambda: engine.calls)
     f.advance(501)
     await client.leave()
 
 
-async def leaves_after_a_token(client: Client, f: Gateway, engine: Engine) -> None:
+async def leaves_after_a_token(client: Client, f: World, engine: Engine) -> None:
     await client.reads("one")
     f.advance(501)
     await client.leave()
 
 
-async def leaves_after_an_error(client: Client, f: Gateway, engine: Engine) -> None:
+async def leaves_after_an_error(client: Client, f: World, engine: Engine) -> None:
     await client.reads("CUDA error")
     await client.leave()
 
 
-async def waits_for_a_pod(client: Client, f: Gateway, engine: Engine) -> None:
-    await f.until(lambda: f.fleet.relays)
+async def waits_for_a_pod(client: Client, f: World, engine: Engine) -> None:
+    await f.until(lambda: f.state.relays)
     f.advance(30.1)
-    f.fleet.directory.notify()
+    f.state.directory.notify()
     await client.whole
 
 
-async def waits_for_a_silent_engine(client: Client, f: Gateway, engine: Engine) -> None:
+async def waits_for_a_silent_engine(client: Client, f: World, engine: Engine) -> None:
     await f.until(lambda: engine.calls and _attempt(f)._exchange.waiting_since is not None)
     _attempt(f).check_time(asyncio.get_running_loop().time() + 301)
     await client.whole
 
 
-def _attempt(f: Gateway) -> Any:
-    (relay,) = f.fleet.relays
+def _attempt(f: World) -> Any:
+    (relay,) = f.state.relays
     return relay._attempt
 
 
@@ -166,7 +166,7 @@ class Row:
     """0 if the client left before it was told."""
     adds: dict[str, float]
     settings: dict[str, Any] = field(default_factory=dict)
-    then: Callable[[Client, Gateway, Engine], Awaitable[None]] | None = None
+    then: Callable[[Client, World, Engine], Awaitable[None]] | None = None
     """What happens before the request ends."""
 
 
@@ -225,7 +225,7 @@ async def test_each_outcome_of_a_request_moves_its_counters_and_no_others(row):
     engines = [engine] if row.engine else []
     async with direct(*engines, slo=SLO, **row.settings) as f:
         for second in range(20):  # a pace of 99 prompt tokens a second is known
-            f.fleet.pace.prompt("b", 99, began=float(second), first=second + 1.0)
+            f.state.pace.prompt("b", 99, began=float(second), first=second + 1.0)
         client = f.ask(row.body)
         async with asyncio.timeout(5):
             await (row.then(client, f, engine) if row.then else client.whole)
@@ -283,7 +283,7 @@ async def another_pod(call: Call) -> None:
 async def test_a_retry_counts_by_its_reason_and_the_request_once(fault, reason):
     a, b = Engine("a", fault or answer), Engine("b")
     async with direct(a, b, slo=SLO) as f:
-        f.fleet.in_flight.reserve(Route(b.endpoint()), 1)  # so that a is asked first
+        f.state.in_flight.reserve(Route(b.endpoint()), 1)  # so that a is asked first
         if fault is None:
             await a.stop()
         await f.answered(STREAM)
@@ -330,8 +330,8 @@ async def test_no_second_engine_is_asked_after_the_first_token_was_streamed(faul
 async def test_decode_is_called_and_is_told_where_prefill_listens():
     d, p = Engine("d", role=Role.DECODE), Engine("p", role=Role.PREFILL)
     async with direct(d, p, slo=SLO) as f:
-        f.fleet.directory.put(replace(d.endpoint(), kv_port=9001))
-        f.fleet.directory.put(replace(p.endpoint(), ip="fd00::2", port=9000, kv_port=9002))
+        f.state.directory.put(replace(d.endpoint(), kv_port=9001))
+        f.state.directory.put(replace(p.endpoint(), ip="fd00::2", port=9000, kv_port=9002))
         client = await f.answered(STREAM)
         assert client.headers["x-argosy-decode-pod"] == "d"
         assert (len(d.calls), len(p.calls)) == (1, 0)
@@ -353,7 +353,7 @@ async def test_a_prompt_is_work_of_prefill_until_its_first_token_and_then_of_dec
     async with direct(d, p) as f:
 
         def loads() -> dict[str, tuple[int, int]]:
-            return {u: (x.sequences, x.prompt_tokens) for u, x in f.fleet.in_flight.loads.items()}
+            return {u: (x.sequences, x.prompt_tokens) for u, x in f.state.in_flight.loads.items()}
 
         client = f.ask(STREAM)
         await f.until(lambda: d.calls)

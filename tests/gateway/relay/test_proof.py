@@ -75,7 +75,7 @@ def test_an_unusable_new_token_leaves_the_one_before_and_is_reported_once(tmp_pa
 async def test_an_engine_that_does_not_take_the_token_costs_the_request_nothing():
     a, b = Engine("a", unproven), Engine("b", answer)
     async with direct(a, b) as f:
-        f.fleet.in_flight.reserve(Route(b.endpoint()), 1)  # so that a is asked first
+        f.state.in_flight.reserve(Route(b.endpoint()), 1)  # so that a is asked first
         for _ in range(2):
             client = await f.answered(CHAT)
             assert (client.status, "three" in client.text) == (200, True)
@@ -86,11 +86,11 @@ async def test_an_engine_that_does_not_take_the_token_costs_the_request_nothing(
 async def test_an_engine_that_is_not_the_pod_that_was_meant_is_the_wrong_pod():
     a, b = Engine("a", means_another), Engine("b", answer)
     async with direct(a, b) as f:
-        f.fleet.in_flight.reserve(Route(b.endpoint()), 1)  # so that a is asked first
+        f.state.in_flight.reserve(Route(b.endpoint()), 1)  # so that a is asked first
         client = await f.answered(CHAT)
         assert (client.status, "three" in client.text) == (200, True)
         assert f.count("argosy_gateway_retries_total", reason="wrong_pod") == 1
-        assert f.fleet.directory.health.rank("a") is None
+        assert f.state.directory.health.rank("a") is None
 
 
 @dataclass

@@ -32,7 +32,7 @@ async def test_a_pod_that_fails_before_the_first_byte_is_replaced_by_another(fau
     bad, good = Engine("bad", fault), Engine("good")
     async with front(bad, good, slo=SLO) as f, client(f) as c:
         # Make the bad one the least loaded, so that it is asked first.
-        f.fleet.in_flight.reserve(_route(good), 1)
+        f.state.in_flight.reserve(_route(good), 1)
         response = await c.post(PATH, json=body, headers={"x-request-id": "abc"})
         assert response.status_code == 200
         assert "three" in response.text
@@ -63,7 +63,7 @@ async def test_a_pod_that_refuses_connections_is_skipped_and_costs_no_attempt():
     dead, good = Engine("dead"), Engine("good")
     async with front(dead, good) as f, client(f) as c:
         await dead.stop()
-        f.fleet.in_flight.reserve(_route(good), 1)
+        f.state.in_flight.reserve(_route(good), 1)
         response = await c.post(PATH, json=STREAM)
         assert response.status_code == 200
         assert good.calls[0].headers["x-argosy-attempt"] == "1"
@@ -87,7 +87,7 @@ async def test_a_gateway_without_descriptors_says_so_and_blames_no_pod(monkeypat
         assert response.status_code == 503
         assert response.json()["error"]["code"] == "out_of_descriptors"
         assert response.headers["retry-after"] == "1"
-        assert [f.fleet.directory.health.rank(e.endpoint().uid) for e in (a, b)] == 2 * [HEALTHY]
+        assert [f.state.directory.health.rank(e.endpoint().uid) for e in (a, b)] == 2 * [HEALTHY]
         assert (await c.post(PATH, json=CHAT)).status_code == 200, "both are called again at once"
 
 
@@ -120,7 +120,7 @@ async def test_a_whole_answer_that_breaks_halfway_is_retried_because_nothing_was
 
     a, b = Engine("a", half), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.in_flight.reserve(_route(b), 1)
+        f.state.in_flight.reserve(_route(b), 1)
         assert (await c.post(PATH, json=CHAT)).status_code == 200
         assert f.count("argosy_gateway_retries_total", reason="closed") == 1
 
@@ -133,9 +133,9 @@ async def test_an_answer_without_a_length_that_is_reset_is_not_taken_for_whole()
 
     a, b = Engine("a", half), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.in_flight.reserve(_route(b), 1)
+        f.state.in_flight.reserve(_route(b), 1)
         request = asyncio.create_task(c.post(PATH, json=CHAT))
-        await f.until(lambda: any(_head_of(relay) for relay in f.fleet.relays))
+        await f.until(lambda: any(_head_of(relay) for relay in f.state.relays))
         sock = a.calls[0].writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         a.calls[0].writer.transport.abort()
@@ -154,7 +154,7 @@ async def test_an_answer_without_a_length_that_ends_early_is_asked_of_another_po
 
     a, b = Engine("a", half), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.in_flight.reserve(_route(b), 1)
+        f.state.in_flight.reserve(_route(b), 1)
         response = await c.post(PATH, json=body)
         assert (response.status_code, len(a.calls)) == (200, 1)
         assert "three" in response.text
@@ -207,7 +207,7 @@ async def test_an_answer_of_another_pod_on_a_reused_address_is_asked_of_our_own(
 
     a, b = Engine("a", another_pod), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.in_flight.reserve(_route(b), 1)
+        f.state.in_flight.reserve(_route(b), 1)
         for _ in range(3):
             response = await c.post(PATH, json=body)
             assert response.headers["x-argosy-pod"] == "b"
@@ -242,7 +242,7 @@ async def test_requests_that_wait_go_on_when_a_pod_answers_under_its_own_name_ag
     a = Engine("a", wrong_once)
     async with front(a, queue_timeout_s=5.0) as f, client(f) as c:
         first = asyncio.create_task(c.post(PATH, json=CHAT))
-        await f.until(lambda: f.fleet.directory.health.rank("a") is None)
+        await f.until(lambda: f.state.directory.health.rank("a") is None)
         others = (c.post(PATH, json=CHAT) for _ in range(3))
         responses = await asyncio.gather(first, *others)
         assert [response.status_code for response in responses] == [200] * 4
@@ -262,7 +262,7 @@ async def test_attempts_that_fail_are_bounded_and_the_engines_error_is_passed_on
 async def test_a_draining_pod_is_not_chosen():
     a, b = Engine("a"), Engine("b")
     async with front(a, b) as f, client(f) as c:
-        f.fleet.directory.put(a.endpoint(State.DRAINING))
+        f.state.directory.put(a.endpoint(State.DRAINING))
         for _ in range(6):
             assert (await c.post(PATH, json=CHAT)).status_code == 200
         assert [len(a.calls), len(b.calls)] == [0, 6]
@@ -271,11 +271,11 @@ async def test_a_draining_pod_is_not_chosen():
 async def test_a_request_waits_for_a_pod_and_goes_as_soon_as_one_serves():
     a = Engine("a")
     async with front(a) as f, client(f) as c:
-        f.fleet.directory.put(a.endpoint(State.UNREADY))
+        f.state.directory.put(a.endpoint(State.UNREADY))
         waiting = asyncio.create_task(c.post(PATH, json=CHAT))
-        await f.until(lambda: f.fleet.relays)
+        await f.until(lambda: f.state.relays)
         assert f.count("argosy_gateway_inflight_requests") == 1
-        f.fleet.directory.put(a.endpoint())
+        f.state.directory.put(a.endpoint())
         assert (await waiting).status_code == 200
 
 
@@ -311,7 +311,7 @@ async def test_a_request_counts_for_the_mode_of_the_pods_that_served_it(head, mo
     engine = Engine("a", role=head, revision="r1")
     prefill = Engine("p", role=Role.PREFILL, revision="r1")
     async with front(engine, prefill, slo=SLO) as f, client(f) as c:
-        assert f.fleet.role_mode() == "disaggregated"
+        assert f.state.role_mode() == "disaggregated"
         assert (await c.post(PATH, json=STREAM)).status_code == 200
         await f.settled()
         labels = {"role_mode": mode, "class": "default", "ttft": "ok", "tpot": "ok"}
@@ -324,15 +324,15 @@ async def test_without_a_ready_prefill_pod_decode_gets_the_prompt_at_once(state)
     p = Engine("p", role=Role.PREFILL, revision="r1")
     async with front(d, p, slo=SLO) as f, client(f) as c:
         if state is None:
-            f.fleet.directory.remove("p")
+            f.state.directory.remove("p")
         else:
-            f.fleet.directory.put(p.endpoint(state))
+            f.state.directory.put(p.endpoint(state))
         assert (await c.post(PATH, json=STREAM)).status_code == 200
         assert "x-argosy-prefill" not in d.calls[0].headers
         await f.settled()
         labels = {"role_mode": "disaggregated", "class": "default", "ttft": "ok", "tpot": "ok"}
         assert f.count("argosy_slo_requests_total", **labels) == 1
-        f.fleet.directory.put(p.endpoint())
+        f.state.directory.put(p.endpoint())
         assert (await c.post(PATH, json=STREAM)).status_code == 200
         assert "x-argosy-prefill" in d.calls[1].headers
 
@@ -375,7 +375,7 @@ async def test_time_lost_on_a_failed_attempt_belongs_to_an_unstreamed_answers_tt
 
     bad, good = Engine("bad", slow_fault), Engine("good", quick)
     async with front(bad, good, slo=Slo(ttft_s=0.3, tpot_s=9.0)) as f, client(f) as c:
-        f.fleet.in_flight.reserve(_route(good), 1)
+        f.state.in_flight.reserve(_route(good), 1)
         assert (await c.post(PATH, json=CHAT)).status_code == 200
         await f.settled()
         assert f.verdicts() == {("miss", "ok"): 1}
@@ -415,13 +415,13 @@ async def test_a_client_that_leaves_closes_the_engines_connection(wait_s, verdic
         await f.settled()
         assert f.verdicts() == verdicts
         assert f.count("argosy_requests_completed_total", result="client_gone") == 1
-        assert f.fleet.in_flight.loads == {}
+        assert f.state.in_flight.loads == {}
 
 
 async def test_a_client_that_leaves_while_waiting_for_a_pod_leaves_the_queue():
     async with front(slo=SLO) as f, client(f) as c:
         request = asyncio.create_task(c.post(PATH, json=CHAT))
-        await f.until(lambda: f.fleet.relays)
+        await f.until(lambda: f.state.relays)
         request.cancel()
         await f.settled()
         assert f.count("argosy_gateway_inflight_requests") == 0
@@ -461,7 +461,7 @@ async def test_beyond_max_queue_requests_are_shed_with_both_retry_headers():
 
     async with front(Engine("a", hang), slo=SLO, max_queue=1) as f, client(f) as c:
         first = asyncio.create_task(c.post(PATH, json=STREAM))
-        await f.until(lambda: f.fleet.relays)
+        await f.until(lambda: f.state.relays)
         response = await c.post(PATH, json=STREAM)
         assert response.status_code == 429
         assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == (
@@ -486,9 +486,9 @@ async def test_an_answer_in_one_piece_may_take_longer_than_a_first_token(body, s
     engine = Engine("a", slow)
     async with front(engine, limits=Limits(first_token_s=0.02)) as f, client(f) as c:
         request = asyncio.create_task(c.post(PATH, json=body))
-        await f.until(lambda: engine.calls and _waiting_since(*f.fleet.relays) is not None)
+        await f.until(lambda: engine.calls and _waiting_since(*f.state.relays) is not None)
         f.advance(0.05)
-        f.fleet.sweep()
+        f.state.sweep()
         go_on.set()
         assert (await request).status_code == status
 
@@ -530,5 +530,5 @@ async def test_counters_agree_after_many_concurrent_requests_and_random_departur
         assert ended == f.count("argosy_requests_received_total", outcome="accepted")
         assert f.count("argosy_requests_completed_total", result="ok") >= 40
         assert f.count("argosy_requests_completed_total", result="failed") == 0
-        assert f.fleet.in_flight.loads == {}
+        assert f.state.in_flight.loads == {}
         assert f.count("argosy_gateway_inflight_requests") == 0

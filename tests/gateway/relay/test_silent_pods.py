@@ -37,7 +37,7 @@ async def swept(f: Front, *until: asyncio.Future) -> None:
     """Sweep as the gateway does, but more often, until all this is done."""
     async with asyncio.timeout(10):
         while not all(one.done() for one in until):
-            f.fleet.sweep()
+            f.state.sweep()
             await asyncio.sleep(0.01)
 
 
@@ -45,25 +45,25 @@ async def sweep_for(f: Front, seconds: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while True:
-                f.fleet.sweep()
+                f.state.sweep()
                 await asyncio.sleep(0.01)
 
 
 def knows(f: Front, *engines: Engine) -> None:
-    f.fleet.directory.replace([engine.endpoint() for engine in engines])
+    f.state.directory.replace([engine.endpoint() for engine in engines])
 
 
 async def test_a_stream_leaves_a_pod_that_is_stopped():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         a.stopped = True
         knows(f, a, b)
         await swept(f, reading)
         text, events = reading.result()
         assert (text, events[-1]) == ("one two three", "[DONE]")
         assert f.count("argosy_gateway_resumed_total", reason="silent") == 1
-        assert f.fleet.directory.health.rank("a") is None
+        assert f.state.directory.health.rank("a") is None
 
 
 async def test_a_request_without_a_byte_leaves_it_too_and_begins_elsewhere():
@@ -86,7 +86,7 @@ async def test_a_pod_that_computes_for_long_and_answers_its_probe_is_not_left(be
         await sweep_for(f, 1.5)
         assert (b.calls, reading.done()) == ([], False)
         assert 2 <= a.probes <= 1.5 / QUICK.wait_s + 1, "it is asked again, and not at each sweep"
-        assert f.fleet.directory.health.rank("a") == 0
+        assert f.state.directory.health.rank("a") == 0
         reading.cancel()
 
 
@@ -128,7 +128,7 @@ async def test_a_stream_whose_tokens_come_slowly_is_not_asked_about_at_each_of_t
 
     async with pair(slow) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: a.calls and f.fleet.kept_ids.held > 4)
+        await f.until(lambda: a.calls and f.state.kept_ids.held > 4)
         asked = a.probes
         knows(f, a, b)
         await sweep_for(f, 1.0)
@@ -139,10 +139,10 @@ async def test_a_stream_whose_tokens_come_slowly_is_not_asked_about_at_each_of_t
 async def test_a_stream_stays_where_no_other_pod_can_serve_it():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         a.stopped = True
         await sweep_for(f, 0.5)
-        assert f.fleet.probes.is_silent("a")
+        assert f.state.probes.is_silent("a")
         assert not reading.done()
         knows(f, a, b)
         await swept(f, reading)
@@ -152,7 +152,7 @@ async def test_a_stream_stays_where_no_other_pod_can_serve_it():
 async def test_no_request_goes_to_a_silent_pod_until_it_answers():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         a.stopped = True
         knows(f, a, b)
         await swept(f, reading)
@@ -160,17 +160,17 @@ async def test_no_request_goes_to_a_silent_pod_until_it_answers():
             await read(f)
         assert len(a.calls) == 1
         a.stopped, a.behaviour = False, rest
-        await f.until(lambda: f.fleet.directory.health.rank("a") is not None)
-        assert not f.fleet.probes.is_silent("a")
+        await f.until(lambda: f.state.directory.health.rank("a") is not None)
+        assert not f.state.probes.is_silent("a")
 
 
 async def test_another_program_at_its_address_is_no_sign_of_it():
     async with pair(one_and_wait) as (f, a, b):
         endpoint = a.endpoint()
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         a.name = "other"
-        f.fleet.directory.replace([endpoint, b.endpoint()])
+        f.state.directory.replace([endpoint, b.endpoint()])
         await swept(f, reading)
         assert reading.result()[0] == "one two three"
 
@@ -179,10 +179,10 @@ async def test_a_pod_that_no_longer_listens_finishes_its_streams():
     """It drains after SIGTERM: its port is closed, its streams go on."""
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         assert a._server is not None
         a._server.close()
-        f.fleet.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
         await sweep_for(f, 1.0)
         assert (b.calls, reading.done()) == ([], False)
         reading.cancel()
@@ -192,7 +192,7 @@ async def test_a_gateway_that_stood_still_finds_the_answers_and_leaves_nobody():
     """Lifeguard: whoever was starved must not trust its own clock."""
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         knows(f, a, b)
         f.advance(100)  # of the 120 s after which an engine is left in any case
         await sweep_for(f, 1.0)
@@ -203,12 +203,12 @@ async def test_a_gateway_that_stood_still_finds_the_answers_and_leaves_nobody():
 async def test_a_pod_that_is_gone_is_asked_no_more():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         a.stopped = True
         knows(f, a, b)
         await swept(f, reading)
         knows(f, b)
-        await f.until(lambda: not f.fleet.probes.is_silent("a"))
+        await f.until(lambda: not f.state.probes.is_silent("a"))
         asked = a.probes
         await asyncio.sleep(4 * QUICK.silent_s)
         assert a.probes == asked

@@ -46,16 +46,16 @@ async def test_the_next_request_waits_while_the_streams_of_its_pod_are_too_slow(
     async with direct(Engine("e", streams, role), slo=Slo(9.0, 0.05), queue="deadline") as gateway:
         clients = [gateway.ask(CHAT) for _ in range(4)]
         await read(clients, 1)
-        gateway.fleet.sweep()
+        gateway.state.sweep()
         gateway.advance(interval_s)
         await streams.token()
         await read(clients, 2)
-        gateway.fleet.sweep()
+        gateway.state.sweep()
         more = gateway.ask(CHAT)
         if waits:
             for _ in range(50):
                 await asyncio.sleep(0)
-            assert (len(gateway.fleet.queue), len(streams.open)) == (1, 4)
+            assert (len(gateway.state.queue), len(streams.open)) == (1, 4)
             for client in clients[:3]:
                 await client.leave()
         await more.reads("word", 1)

@@ -98,7 +98,7 @@ async def test_a_stream_goes_on_behind_its_last_whole_event(count):
         assert f.count("argosy_gateway_retries_total", reason="closed") == 0
         assert f.count("argosy_requests_completed_total", result="ok") == 1
         assert f.count("argosy_gateway_output_tokens_sum") == 3
-        assert f.fleet.kept_ids.held == 0
+        assert f.state.kept_ids.held == 0
     await healthy.stop()
 
 
@@ -106,7 +106,7 @@ def with_successor(f: Front, broken: Engine, successor: Engine, behaviour):
     """The second engine is known only when the first was called."""
 
     async def both(call: Call) -> None:
-        f.fleet.directory.replace([broken.endpoint(), successor.endpoint()])
+        f.state.directory.replace([broken.endpoint(), successor.endpoint()])
         await behaviour(call)
 
     return both
@@ -175,7 +175,7 @@ async def test_an_engine_that_ends_its_drain_fails_nothing():
         await f.settled()
         assert text == "one two three"
         assert f.count("argosy_gateway_resumed_total", reason="draining") == 1
-        assert not f.fleet.directory.health.failed_recently(a.name)
+        assert not f.state.directory.health.failed_recently(a.name)
 
 
 async def test_the_engines_own_error_ends_a_stream_for_which_there_is_no_other_engine():
@@ -204,16 +204,16 @@ async def test_a_stream_waits_for_a_pod_of_its_own_revision():
     other, own = Engine("b", rest, revision="bbbbbbbb"), Engine("c", rest)
 
     async def lost(call: Call) -> None:
-        f.fleet.directory.replace([other.endpoint()])
+        f.state.directory.replace([other.endpoint()])
         await breaks_after(1)(call)
 
     async with front(Engine("a", lost)) as f:
         await other.start()
         await own.start()
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held and not f.fleet.in_flight.loads)
+        await f.until(lambda: f.state.kept_ids.held and not f.state.in_flight.loads)
         assert other.calls == []
-        f.fleet.directory.replace([other.endpoint(), own.endpoint()])
+        f.state.directory.replace([other.endpoint(), own.endpoint()])
         text, _ = await reading
         assert text == "one two three"
         assert (len(own.calls), other.calls) == (1, [])
@@ -293,7 +293,7 @@ async def test_a_stream_goes_on_only_if_its_ids_found_room(limits, goes_on):
         await f.settled()
         assert (text == "one two three") is goes_on
         assert ("stream_broken" in events[-1]) is not goes_on
-        assert f.fleet.kept_ids.held == 0
+        assert f.state.kept_ids.held == 0
 
 
 async def test_a_busy_or_draining_engine_is_passed_over_and_tried_again():
@@ -311,7 +311,7 @@ async def test_a_busy_or_draining_engine_is_passed_over_and_tried_again():
 
 def gone_after(f: Front, broken: Engine, successor: Engine):
     async def behaviour(call: Call) -> None:
-        f.fleet.directory.replace([successor.endpoint()])
+        f.state.directory.replace([successor.endpoint()])
         await breaks_after(1)(call)
 
     return behaviour
@@ -330,23 +330,23 @@ async def one_and_wait(call: Call) -> None:
 async def test_a_silent_engine_is_left():
     async with pair(one_and_wait, rest) as (f, a, _):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
+        await f.until(lambda: f.state.kept_ids.held)
         f.advance(121)
-        f.fleet.sweep()
+        f.state.sweep()
         text, _ = await reading
         assert text == "one two three"
         assert f.count("argosy_gateway_resumed_total", reason="silent") == 1
-        assert f.fleet.directory.health.failed_recently(a.name)
+        assert f.state.directory.health.failed_recently(a.name)
 
 
 @pytest.mark.parametrize("mode", ["finish", "migrate"])
 async def test_a_stream_leaves_a_pod_that_drains_only_in_mode_migrate(mode):
     async with pair(one_and_wait, rest, drain_mode=mode) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
-        f.fleet.sweep()  # it serves: nothing moves
-        f.fleet.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
-        f.fleet.sweep()
+        await f.until(lambda: f.state.kept_ids.held)
+        f.state.sweep()  # it serves: nothing moves
+        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.state.sweep()
         if mode == "finish":
             assert b.calls == []
             reading.cancel()
@@ -354,7 +354,7 @@ async def test_a_stream_leaves_a_pod_that_drains_only_in_mode_migrate(mode):
         text, _ = await reading
         assert text == "one two three"
         assert f.count("argosy_gateway_resumed_total", reason="draining") == 1
-        assert not f.fleet.directory.health.failed_recently(a.name)
+        assert not f.state.directory.health.failed_recently(a.name)
 
 
 async def test_a_stream_stays_on_a_pod_that_drains_where_no_other_can_serve_it():
@@ -373,9 +373,9 @@ async def test_a_stream_stays_on_a_pod_that_drains_where_no_other_can_serve_it()
     async with pair(slow, rest, drain_mode="migrate") as (f, a, b):
         b.revision = "bbbbbbbb"
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.fleet.kept_ids.held)
-        f.fleet.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
-        f.fleet.sweep()
+        await f.until(lambda: f.state.kept_ids.held)
+        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.state.sweep()
         swept.set()
         text, events = await reading
         assert (text, events[-1]) == ("one two three", "[DONE]")
@@ -391,13 +391,13 @@ async def test_the_streams_of_a_pod_that_drains_leave_it_a_few_at_a_time():
         await rest(call)
 
     async with pair(one_and_wait, computes, drain_mode="migrate") as (f, a, b):
-        f.fleet.directory.replace([a.endpoint()])
+        f.state.directory.replace([a.endpoint()])
         reading = [asyncio.ensure_future(read(f)) for _ in range(count)]
-        await f.until(lambda: f.fleet.kept_ids.held >= 2 * count)
-        f.fleet.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
-        f.fleet.sweep()
+        await f.until(lambda: f.state.kept_ids.held >= 2 * count)
+        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.state.sweep()
         await f.until(lambda: len(b.calls) == 4)
-        f.fleet.sweep()
+        f.state.sweep()
         for left in range(5, count + 1):
             computed.release()  # the next one leaves without a sweep
             await f.until(lambda left=left: len(b.calls) == left)
@@ -416,8 +416,8 @@ async def test_a_request_without_a_byte_leaves_a_pod_that_drains_and_begins_else
     async with pair(silent, rest, drain_mode="migrate") as (f, a, b):
         reading = asyncio.ensure_future(read(f))
         await f.until(lambda: a.calls)
-        f.fleet.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
-        f.fleet.sweep()
+        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.state.sweep()
         text, _ = await reading
         assert text == "one two three"
         assert sent(b.calls[0]) is None

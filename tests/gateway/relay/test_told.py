@@ -38,9 +38,9 @@ def says(message: str, code: str | None) -> dict[str, object]:
 async def test_without_an_engine_the_client_is_told_to_come_again(body):
     async with direct(queue_timeout_s=7.0) as gateway:
         client = gateway.ask(body)
-        await gateway.until(lambda: gateway.fleet.relays)
+        await gateway.until(lambda: gateway.state.relays)
         gateway.advance(7.0)
-        gateway.fleet.directory.notify()
+        gateway.state.directory.notify()
         await gateway.settled()
         await client.whole
     assert (client.status, client.headers["retry-after"]) == (503, "1")
@@ -53,14 +53,14 @@ async def test_a_request_that_no_engine_answers_in_time_is_not_tried_again():
         asked = asyncio.create_task(web.post(CHAT, json=STREAM, timeout=20))
         await f.until(lambda: engines[0].calls or engines[1].calls)
         f.advance(290.0)
-        f.fleet.sweep()
-        assert f.fleet.relays
+        f.state.sweep()
+        assert f.state.relays
         f.advance(11.0)
-        f.fleet.sweep()
+        f.state.sweep()
         answer = await asked
         await f.settled()
         assert len(engines[0].calls) + len(engines[1].calls) == 1
-        assert f.fleet.in_flight.loads == {}
+        assert f.state.in_flight.loads == {}
     assert (answer.status_code, answer.headers["retry-after"]) == (504, "1")
     text = "The engine did not answer in time; a shorter request may succeed."
     assert answer.json()["error"] == says(text, "engine_timeout")
@@ -82,7 +82,7 @@ async def test_a_fault_of_the_gateway_is_a_500_that_is_counted_as_failed():
             raise RuntimeError("a fault")
 
     async with direct(Engine("a")) as gateway:
-        gateway.fleet.strategy = Broken()
+        gateway.state.strategy = Broken()
         client = await gateway.answered(WHOLE)
         await gateway.settled()
         assert gateway.count("argosy_requests_completed_total", result="failed") == 1

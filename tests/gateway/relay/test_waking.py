@@ -8,7 +8,7 @@ import pytest
 from argosy_gateway.cli import parse
 from argosy_gateway.config import Config, Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.server.admin import load
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("settings", [{}, QUEUED], ids=["none", "deadline
 
 
 def used(gateway):
-    said = load(gateway.fleet)
+    said = load(gateway.state)
     return {name: said[name] for name in ("pod", "in_flight", "idle_s")}
 
 
@@ -38,7 +38,7 @@ def waited(pods, **settings):
 
     async def wait():
         loop = asyncio.get_running_loop()
-        fleet = Fleet(Config("f", "ns", ("m",), **settings), loop.time)
+        fleet = Gateway(Config("f", "ns", ("m",), **settings), loop.time)
         fleet.directory.replace(pods)
         sent, began = [], loop.time()
 
@@ -74,10 +74,10 @@ def test_it_never_waits_for_less_than_the_queue_timeout(settings, wake_timeout_s
 async def test_requests_that_came_at_zero_are_answered_by_the_pods_that_come(settings):
     engine = Engine("e", answer)
     async with direct(engine, **WAKES, **settings) as gateway:
-        directory = gateway.fleet.directory
+        directory = gateway.state.directory
         directory.replace([])
         clients = [gateway.ask(BODY) for _ in range(5)]
-        await gateway.until(lambda: len(gateway.fleet.relays) == 5)
+        await gateway.until(lambda: len(gateway.state.relays) == 5)
         gateway.advance(200)
         directory.put(starting(engine))
         gateway.advance(50)
@@ -91,12 +91,12 @@ async def test_requests_that_came_at_zero_are_answered_by_the_pods_that_come(set
 async def test_a_client_that_leaves_before_the_fleet_is_awake_is_forgotten(settings):
     engine = Engine("e", answer)
     async with direct(engine, **WAKES, **settings) as gateway:
-        gateway.fleet.directory.replace([])
+        gateway.state.directory.replace([])
         client = gateway.ask(BODY)
-        await gateway.until(lambda: load(gateway.fleet)["in_flight"] == 1)
+        await gateway.until(lambda: load(gateway.state)["in_flight"] == 1)
         await client.leave()
-        await gateway.until(lambda: load(gateway.fleet)["in_flight"] == 0)
-        gateway.fleet.directory.put(engine.endpoint())
+        await gateway.until(lambda: load(gateway.state)["in_flight"] == 0)
+        gateway.state.directory.put(engine.endpoint())
         await gateway.settled()
         assert engine.calls == []
         assert gateway.count("argosy_requests_completed_total", result="client_gone") == 1
@@ -106,12 +106,12 @@ async def test_a_client_that_leaves_before_the_fleet_is_awake_is_forgotten(setti
 async def test_of_more_requests_than_the_queue_takes_the_rest_is_told_when_to_come_again(settings):
     engine = Engine("e", answer)
     async with direct(engine, max_queue=2, **WAKES, **settings) as gateway:
-        gateway.fleet.directory.replace([])
+        gateway.state.directory.replace([])
         held = [gateway.ask(BODY) for _ in range(2)]
-        await gateway.until(lambda: len(gateway.fleet.relays) == 2)
+        await gateway.until(lambda: len(gateway.state.relays) == 2)
         third = await gateway.answered(BODY)
         assert (third.status, third.headers["retry-after"]) == (429, "1")
-        gateway.fleet.directory.put(engine.endpoint())
+        gateway.state.directory.put(engine.endpoint())
         await asyncio.gather(*(client.whole for client in held))
         assert [client.status for client in held] == [200, 200]
 
@@ -121,12 +121,12 @@ async def test_the_time_without_a_request_counts_from_the_end_of_the_last_one():
     async with direct(engine, pod_name="g-1", **WAKES) as gateway:
         gateway.advance(12.5)
         assert used(gateway) == {"pod": "g-1", "in_flight": 0, "idle_s": 12.5}
-        gateway.fleet.directory.replace([])
+        gateway.state.directory.replace([])
         client = gateway.ask(BODY)
-        await gateway.until(lambda: gateway.fleet.relays)
+        await gateway.until(lambda: gateway.state.relays)
         gateway.advance(40)
         assert used(gateway) == {"pod": "g-1", "in_flight": 1, "idle_s": 0.0}
-        gateway.fleet.directory.put(engine.endpoint())
+        gateway.state.directory.put(engine.endpoint())
         await client.whole
         gateway.advance(3)
         assert used(gateway) == {"pod": "g-1", "in_flight": 0, "idle_s": 3.0}
@@ -134,29 +134,29 @@ async def test_the_time_without_a_request_counts_from_the_end_of_the_last_one():
 
 async def test_a_request_that_is_refused_because_of_load_shows_that_the_fleet_is_in_use():
     async with direct(max_queue=1, **WAKES) as gateway:
-        gateway.fleet.directory.replace([])
+        gateway.state.directory.replace([])
         first = gateway.ask(BODY)
-        await gateway.until(lambda: gateway.fleet.relays)
+        await gateway.until(lambda: gateway.state.relays)
         gateway.advance(60)
         assert (await gateway.answered(BODY)).status == 429
-        relay = gateway.fleet.relays.pop()  # as if the first one had ended before
-        assert gateway.fleet.idle_s() == 0
-        gateway.fleet.relays.add(relay)
+        relay = gateway.state.relays.pop()  # as if the first one had ended before
+        assert gateway.state.idle_s() == 0
+        gateway.state.relays.add(relay)
         await first.leave()
 
 
 async def test_the_counters_are_those_of_the_metrics():
     engine = Engine("e", answer)
     async with direct(engine, max_queue=1, **WAKES, **QUEUED) as gateway:
-        assert load(gateway.fleet)["received"] == {"accepted": 0, "shed": 0}
-        gateway.fleet.directory.replace([])
+        assert load(gateway.state)["received"] == {"accepted": 0, "shed": 0}
+        gateway.state.directory.replace([])
         first = gateway.ask(BODY)
-        await gateway.until(lambda: len(gateway.fleet.queue))
+        await gateway.until(lambda: len(gateway.state.queue))
         assert (await gateway.answered(BODY)).status == 429
         await gateway.answered({"model": "other", "messages": []})
-        said = load(gateway.fleet)
+        said = load(gateway.state)
         assert said["received"] == {"accepted": 1, "shed": 1}
-        assert said["waiting_prompt_tokens"] == gateway.fleet.queue.prompt_tokens > 0
+        assert said["waiting_prompt_tokens"] == gateway.state.queue.prompt_tokens > 0
         for outcome, count in said["received"].items():
             assert gateway.count("argosy_requests_received_total", outcome=outcome) == count
         await first.leave()
@@ -166,15 +166,15 @@ async def test_the_work_is_that_of_the_engines_until_each_answer_ends():
     engine = Engine("e", answer)
     async with direct(engine, **WAKES, **QUEUED) as gateway:
         nothing = {"outstanding_prompt_tokens": 0, "decoding": 0}
-        said = load(gateway.fleet)
+        said = load(gateway.state)
         assert {name: said[name] for name in nothing} == nothing
         assert set(said["answered"].values()) == {0}
         apart, other = (
             Endpoint(r, r, "", r, "r", State.SERVING) for r in (Role.DECODE, Role.PREFILL)
         )
         route = Route(apart, (other,))
-        one = gateway.fleet.in_flight.reserve(route, 30)
-        two = gateway.fleet.in_flight.reserve(Route(apart), 12)
+        one = gateway.state.in_flight.reserve(route, 30)
+        two = gateway.state.in_flight.reserve(Route(apart), 12)
         assert counted(gateway) == (42, 0)
         one.first_token()
         one.first_token()
@@ -184,7 +184,7 @@ async def test_the_work_is_that_of_the_engines_until_each_answer_ends():
         one.end()
         assert counted(gateway) == (0, 0)
         await gateway.answered(BODY)
-        answered = load(gateway.fleet)["answered"]
+        answered = load(gateway.state)["answered"]
         prompts = "argosy_gateway_prompt_tokens"
         assert answered == {
             "requests": gateway.count(f"{prompts}_count"),
@@ -198,7 +198,7 @@ async def test_the_work_is_that_of_the_engines_until_each_answer_ends():
 
 def counted(gateway):
     """(prompt tokens to compute, sequences that decode)."""
-    said = load(gateway.fleet)
+    said = load(gateway.state)
     return said["outstanding_prompt_tokens"], said["decoding"]
 
 
@@ -206,7 +206,7 @@ async def test_a_request_with_an_error_does_not_count_as_use():
     async with direct(**WAKES) as gateway:
         gateway.advance(60)
         assert (await gateway.answered({"model": "other", "messages": []})).status >= 400
-        assert gateway.fleet.idle_s() == 60
+        assert gateway.state.idle_s() == 60
 
 
 def test_the_time_to_wake_is_an_option():

@@ -39,7 +39,7 @@ def teach(fleet, *, tokens_per_s):
 async def test_a_prompt_that_would_miss_its_ttft_is_shed_and_a_shorter_one_is_not():
     """At 100 tokens a second and 4 characters a token the limit of 0.5 s is 200 characters."""
     async with front(Engine("a"), slo=SLO, shed_ttft_factor=1.0) as f, client(f) as c:
-        teach(f.fleet, tokens_per_s=100)
+        teach(f.state, tokens_per_s=100)
         refused = await c.post("/v1/completions", json=prompt(1000))
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "overloaded"
@@ -58,8 +58,8 @@ async def test_what_waits_on_the_pod_counts_against_factor_times_the_limit():
     engine = Engine("a")
     for factor, status in ((1.0, 429), (5.0, 200), (0.0, 200)):
         async with front(engine, slo=SLO, shed_ttft_factor=factor) as f, client(f) as c:
-            teach(f.fleet, tokens_per_s=100)
-            ahead = Reservation(f.fleet.in_flight, Route(engine.endpoint()), 200)
+            teach(f.state, tokens_per_s=100)
+            ahead = Reservation(f.state.in_flight, Route(engine.endpoint()), 200)
             assert (await c.post("/v1/completions", json=prompt(40))).status_code == status
             ahead.end()
             assert (await c.post("/v1/completions", json=prompt(40))).status_code == 200
@@ -75,7 +75,7 @@ async def test_a_burst_upon_a_real_engine_is_cut_to_what_can_meet_the_target():
 
     with sim_engines("colocated") as (engine,):
         async with front(slo=Slo(1.0, 1.0), shed_ttft_factor=1.0) as f, client(f) as c:
-            f.fleet.directory.replace([endpoint_of(engine)])
+            f.state.directory.replace([endpoint_of(engine)])
             for number in range(20):
                 assert (await post(number)).status_code == 200
             answers = await asyncio.gather(*(post(number) for number in range(20, 50)))
@@ -87,13 +87,13 @@ async def test_a_burst_upon_a_real_engine_is_cut_to_what_can_meet_the_target():
 async def test_a_request_that_has_ended_leaves_no_prediction_behind():
     """At one token an hour its first token is predicted for years from now."""
     async with front(Engine("a"), slo=SLO) as f, client(f) as c:
-        teach(f.fleet, tokens_per_s=1 / 3600)
+        teach(f.state, tokens_per_s=1 / 3600)
         assert (await c.post("/v1/completions", json=prompt(1000))).status_code == 200
         await f.settled()
         gc.collect()
         # `isinstance` would ask lazy objects of other libraries for their class.
         left = [thing for thing in gc.get_objects() if type(thing) is Reservation]
-        assert not [x for x in left if x._in_flight is f.fleet.in_flight]
+        assert not [x for x in left if x._in_flight is f.state.in_flight]
 
 
 def test_the_pace_counts_time_once_in_any_order_of_the_answers():
@@ -120,7 +120,7 @@ async def test_unstreamed_answers_teach_the_pace_of_prompts_not_of_whole_answers
     body = {"model": "m", "prompt": "one two three", "max_tokens": 150}
     with sim_engines("colocated") as (engine,):
         async with front(slo=Slo(2.0, 1.0), shed_ttft_factor=1.0) as f, client(f) as c:
-            f.fleet.directory.replace([endpoint_of(engine)])
+            f.state.directory.replace([endpoint_of(engine)])
             for _ in range(3):  # the pace is known in the third round
                 calls = (c.post("/v1/completions", json=body) for _ in range(12))
                 answers = await asyncio.gather(*calls)

@@ -25,9 +25,9 @@ async def test_a_gateway_knows_its_own_share_by_the_name_of_its_pod():
     engine = Engine("e")
     async with direct(engine, pod_name="g1", queue="deadline", slo=Slo(1, 1)) as gateway:
         names = {f"uid-{name}": name for name in ("g0", "g1", "g2")}
-        gateway.fleet.directory.replace([engine.endpoint()], names)
+        gateway.state.directory.replace([engine.endpoint()], names)
         await gateway.answered({"model": "m", "messages": []})
-        assert gateway.fleet.queue.dispatch.shares.of("xyz") == "y"
+        assert gateway.state.queue.dispatch.shares.of("xyz") == "y"
 
 
 @given(st.integers(1, 30), st.integers(1, 30))

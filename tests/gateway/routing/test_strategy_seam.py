@@ -60,7 +60,7 @@ async def test_what_a_strategy_knows_of_a_request_is_what_the_client_sent(by_pre
         headers = {"x-request-id": "abc"}
         await c.post(PATHS[1], json=body("é" * 2000, PATHS[1], **sent), headers=headers)
         await c.post(PATHS[0], json=body([11, 12, 13], PATHS[0], prompt_cache_key=7))
-        (chat, loads), (tokens, _) = f.fleet.strategy.seen
+        (chat, loads), (tokens, _) = f.state.strategy.seen
     assert (chat.request_id, chat.model, chat.stream) == ("abc", "m", True)
     assert chat.cache_key == "session-7"
     assert chat.prompt_tokens == 500
@@ -80,5 +80,5 @@ async def test_every_attempt_of_a_request_is_chosen_with_the_same_facts(by_prefi
     engine = Engine("a", fail_once)
     async with front(engine, **by_prefix) as f, httpx.AsyncClient(base_url=f.url) as c:
         assert (await c.post(PATHS[0], json=body("hello", PATHS[0]))).status_code == 200
-        first, second = (request for request, _ in f.fleet.strategy.seen)
+        first, second = (request for request, _ in f.state.strategy.seen)
     assert first == second

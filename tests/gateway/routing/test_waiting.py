@@ -7,7 +7,7 @@ import pytest
 
 from argosy_gateway.cli import parse
 from argosy_gateway.config import Slo, SloClass
-from tests.gateway.direct import Gateway, direct
+from tests.gateway.direct import World, direct
 from tests.gateway.engines import Call, Engine, answer, front
 
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
@@ -27,8 +27,8 @@ class Held:
         await call.finish(1)
 
 
-async def waits(gateway: Gateway, number: int) -> None:
-    await gateway.until(lambda: len(gateway.fleet.queue) == number)
+async def waits(gateway: World, number: int) -> None:
+    await gateway.until(lambda: len(gateway.state.queue) == number)
 
 
 async def test_a_request_waits_for_a_place_and_goes_when_one_is_free():
@@ -44,8 +44,8 @@ async def test_a_request_waits_for_a_place_and_goes_when_one_is_free():
         await asyncio.gather(first.whole, second.whole)
         assert (first.status, second.status) == (200, 200)
         assert len(engine.calls) == 2
-        assert len(gateway.fleet.queue) == 0
-        assert gateway.fleet.in_flight.loads == {}
+        assert len(gateway.state.queue) == 0
+        assert gateway.state.in_flight.loads == {}
 
 
 async def test_a_client_that_leaves_stops_waiting_at_once():
@@ -57,7 +57,7 @@ async def test_a_client_that_leaves_stops_waiting_at_once():
         second = gateway.ask(BODY)
         await waits(gateway, 1)
         await second.leave()
-        assert len(gateway.fleet.queue) == 0
+        assert len(gateway.state.queue) == 0
         held.free.set()
         await first.whole
         assert len(engine.calls) == 1
@@ -73,7 +73,7 @@ async def test_a_request_that_waits_goes_to_a_pod_that_comes():
         second = gateway.ask(BODY)
         await waits(gateway, 1)
         await new.start()
-        gateway.fleet.directory.put(new.endpoint())
+        gateway.state.directory.put(new.endpoint())
         async with asyncio.timeout(5):
             await second.whole
         assert second.headers["x-argosy-pod"] == "new"
@@ -95,7 +95,7 @@ async def test_who_waited_for_the_whole_time_is_told_to_come_again():
         gateway.advance(0.2)
         await second.whole
         assert (second.status, third.status) == (429, 0)
-        assert len(gateway.fleet.queue) == 1
+        assert len(gateway.state.queue) == 1
         await third.leave()
         assert second.headers["retry-after"] == "1"
         assert '"code":"overloaded"' in second.text
@@ -119,7 +119,7 @@ async def test_a_request_whose_wait_would_be_longer_than_allowed_is_refused_at_o
     held = Held()
     engine = Engine("e", held)
     async with direct(engine, **SETTINGS, queue_timeout_s=10.0) as gateway:
-        queue = gateway.fleet.queue
+        queue = gateway.state.queue
         for _ in range(8):
             queue.dispatch.pace.observe("e", ahead=200, own=100, seconds=200.0)  # 1 token a second
         first = gateway.ask(BODY)
@@ -144,11 +144,11 @@ async def test_the_gauges_show_what_waits():
         web = httpx.AsyncClient(base_url=f.url, timeout=10, verify=False)
         async with web:
             asked = [asyncio.create_task(web.post("/v1/chat/completions", json=BODY))]
-            await f.until(lambda: f.fleet.in_flight.loads)
+            await f.until(lambda: f.state.in_flight.loads)
             asked += [
                 asyncio.create_task(web.post("/v1/chat/completions", json=BODY)) for _ in range(2)
             ]
-            await f.until(lambda: len(f.fleet.queue) == 2)
+            await f.until(lambda: len(f.state.queue) == 2)
             text = (await web.get(f"{f.admin_url}/metrics")).text
             assert "argosy_gateway_waiting_requests 2.0" in text
             assert "argosy_gateway_waiting_prompt_tokens 2.0" in text
@@ -180,7 +180,7 @@ async def test_who_waits_is_answered_in_time_even_if_no_route_can_be_chosen(capl
         def broken(*_words, **_more):
             raise RuntimeError("no route")
 
-        gateway.fleet.queue.dispatch.next = broken
+        gateway.state.queue.dispatch.next = broken
         await gateway.until(lambda: "the queue let nobody go" in caplog.text)
         gateway.advance(7.0)
         await client.whole
@@ -195,7 +195,7 @@ async def test_the_queue_knows_limit_priority_and_flow_of_a_request():
         async def route(one, timeout_s):
             seen.append((one, timeout_s))
 
-        gateway.fleet.queue.route = route
+        gateway.state.queue.route = route
         headers = [(b"x-argosy-class", b"batch"), (b"x-argosy-flow", b"f1")]
         await gateway.answered(BODY, headers=headers)
         await gateway.answered(BODY)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from argosy_gateway.config import Config
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server.app import CLIENT, RECEIVED_AT
 
 
@@ -35,12 +35,12 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def fleet_of(**settings: Any) -> Fleet:
+def gateway_of(**settings: Any) -> Gateway:
     """A fleet without pods whose time stands still; `fleet.clock.now` moves it."""
     names = {"fleet": "f", "namespace": "ns", "served_names": ("m",)}
-    fleet = Fleet(Config(**{**names, **settings}), Clock())
-    fleet.directory.replace([])
-    return fleet
+    gateway = Gateway(Config(**{**names, **settings}), Clock())
+    gateway.directory.replace([])
+    return gateway
 
 
 async def asked(

@@ -11,7 +11,7 @@ from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.routing.strategies import RoutingRequest
 from argosy_gateway.server.admin import admin_app
-from tests.gateway.server.asked import asked, fleet_of
+from tests.gateway.server.asked import asked, gateway_of
 
 JSON = "application/json"
 
@@ -20,48 +20,48 @@ def pod(name, role=Role.COLOCATED, state=State.SERVING):
     return Endpoint(f"uid-{name}", name, "10.0.0.1", role, "r", state)
 
 
-async def ask(fleet, path):
-    answer = await asked(admin_app(fleet), path)
+async def ask(gateway, path):
+    answer = await asked(admin_app(gateway), path)
     assert answer.headers["content-length"] == str(len(answer.body))
     assert answer.headers.keys() == {"content-type", "content-length"}
     return answer.status, answer.headers["content-type"], answer.body
 
 
 async def test_health_is_ok_while_the_process_answers():
-    fleet = fleet_of()
-    fleet.draining, fleet.directory.listed = True, False
-    assert await ask(fleet, "/health") == (200, JSON, b'{"status":"ok"}')
+    gateway = gateway_of()
+    gateway.draining, gateway.directory.listed = True, False
+    assert await ask(gateway, "/health") == (200, JSON, b'{"status":"ok"}')
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics/", "/v1/models"])
 async def test_other_paths_are_answered_with_those_that_there_are(path):
     says = b'{"paths":["/health","/ready","/pairs","/load","/metrics"]}'
-    assert await ask(fleet_of(), path) == (404, JSON, says)
+    assert await ask(gateway_of(), path) == (404, JSON, says)
 
 
 async def test_a_scope_that_is_no_request_is_left_alone():
     async def never(*_):
         pytest.fail("there is nothing to say")
 
-    assert await admin_app(fleet_of())({"type": "lifespan"}, never, never) is None
+    assert await admin_app(gateway_of())({"type": "lifespan"}, never, never) is None
 
 
 async def test_load_says_whether_the_fleet_is_in_use():
-    status, kind, body = await ask(fleet_of(), "/load")
+    status, kind, body = await ask(gateway_of(), "/load")
     assert (status, kind, json.loads(body)["in_flight"]) == (200, JSON, 0)
 
 
 async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_came():
-    fleet = fleet_of(pod_name="gateway-7", queue="deadline", slo=Slo(1, 1))
-    fleet.clock.now += 12.3456
-    fleet.metrics.accepted()
-    fleet.metrics.accepted()
-    fleet.metrics.invalid()
-    fleet.metrics.shed(role_mode="colocated", received_at=1000.0, now=1000.0)
+    gateway = gateway_of(pod_name="gateway-7", queue="deadline", slo=Slo(1, 1))
+    gateway.clock.now += 12.3456
+    gateway.metrics.accepted()
+    gateway.metrics.accepted()
+    gateway.metrics.invalid()
+    gateway.metrics.shed(role_mode="colocated", received_at=1000.0, now=1000.0)
     for tokens in (30, 12):
         request = RoutingRequest("", "m", True, tokens, b"")
-        fleet.queue.dispatch.line.add(Waiting(request, fleet.clock(), 1.0))
-    assert json.loads((await ask(fleet, "/load"))[2]) == {
+        gateway.queue.dispatch.line.add(Waiting(request, gateway.clock(), 1.0))
+    assert json.loads((await ask(gateway, "/load"))[2]) == {
         "pod": "gateway-7",
         "in_flight": 0,
         "idle_s": 12.346,
@@ -74,16 +74,16 @@ async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_
         ),
         "on_pods": {},
     }
-    fleet.relays |= {object(), object()}
-    busy = json.loads((await ask(fleet, "/load"))[2])
+    gateway.relays |= {object(), object()}
+    busy = json.loads((await ask(gateway, "/load"))[2])
     assert (busy["in_flight"], busy["idle_s"]) == (2, 0.0)
-    plain = json.loads((await ask(fleet_of(), "/load"))[2])
+    plain = json.loads((await ask(gateway_of(), "/load"))[2])
     assert plain["waiting_prompt_tokens"] == 0
     assert plain["received"] == {"accepted": 0.0, "shed": 0.0}
 
 
 async def test_ready_is_ready():
-    assert await ask(fleet_of(), "/ready") == (200, JSON, b'{"ready": true}')
+    assert await ask(gateway_of(), "/ready") == (200, JSON, b'{"ready": true}')
 
 
 def unready(reason):
@@ -91,53 +91,53 @@ def unready(reason):
 
 
 async def test_a_gateway_that_drains_is_unready():
-    fleet = fleet_of()
-    fleet.draining, fleet.directory.listed = True, False
-    assert await ask(fleet, "/ready") == unready("draining")
+    gateway = gateway_of()
+    gateway.draining, gateway.directory.listed = True, False
+    assert await ask(gateway, "/ready") == unready("draining")
 
 
 async def test_a_gateway_is_unready_until_pods_were_listed():
-    fleet = fleet_of()
-    fleet.directory.listed = False
-    assert await ask(fleet, "/ready") == unready("pods were not listed yet")
+    gateway = gateway_of()
+    gateway.directory.listed = False
+    assert await ask(gateway, "/ready") == unready("pods were not listed yet")
 
 
 async def test_a_gateway_that_is_denied_for_more_than_a_minute_is_unready():
-    fleet = fleet_of()
-    fleet.directory.access_denied()
-    fleet.clock.now += 60
-    fleet.directory.access_denied()
-    assert (await ask(fleet, "/ready"))[0] == 200
-    fleet.clock.now += 0.6
-    fleet.directory.access_denied()
-    assert await ask(fleet, "/ready") == unready(
+    gateway = gateway_of()
+    gateway.directory.access_denied()
+    gateway.clock.now += 60
+    gateway.directory.access_denied()
+    assert (await ask(gateway, "/ready"))[0] == 200
+    gateway.clock.now += 0.6
+    gateway.directory.access_denied()
+    assert await ask(gateway, "/ready") == unready(
         "the API server refuses this gateway's account since 61 s"
     )
-    fleet.directory.access_granted()
-    assert (await ask(fleet, "/ready"))[0] == 200
+    gateway.directory.access_granted()
+    assert (await ask(gateway, "/ready"))[0] == 200
 
 
 async def test_a_gateway_whose_pods_cannot_serve_for_longer_than_a_request_waits_is_unready():
-    fleet = fleet_of(queue_timeout_s=7.0)
-    fleet.directory.replace([pod("a")])
-    fleet.sweep()
-    fleet.directory.replace([pod("a", state=State.UNREADY)])
-    fleet.sweep()
-    fleet.clock.now += 7
-    assert (await ask(fleet, "/ready"))[0] == 200
-    fleet.clock.now += 0.2
-    assert await ask(fleet, "/ready") == unready("no engine pod can serve since 7 s")
+    gateway = gateway_of(queue_timeout_s=7.0)
+    gateway.directory.replace([pod("a")])
+    gateway.sweep()
+    gateway.directory.replace([pod("a", state=State.UNREADY)])
+    gateway.sweep()
+    gateway.clock.now += 7
+    assert (await ask(gateway, "/ready"))[0] == 200
+    gateway.clock.now += 0.2
+    assert await ask(gateway, "/ready") == unready("no engine pod can serve since 7 s")
 
 
 async def test_pairs_whose_last_handover_failed_are_named_by_their_pods_with_their_times():
-    fleet = fleet_of()
-    assert await ask(fleet, "/pairs") == (200, JSON, b'{"failing": [], "handed_over": {}}')
-    fleet.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE)])
-    fleet.directory.pairs.failed("uid-p", "uid-d", "silent")
-    fleet.clock.now += 10
-    fleet.directory.pairs.failed("uid-p", "uid-d", "timeout")
-    fleet.clock.now += 0.98765
-    status, kind, body = await ask(fleet, "/pairs")
+    gateway = gateway_of()
+    assert await ask(gateway, "/pairs") == (200, JSON, b'{"failing": [], "handed_over": {}}')
+    gateway.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE)])
+    gateway.directory.pairs.failed("uid-p", "uid-d", "silent")
+    gateway.clock.now += 10
+    gateway.directory.pairs.failed("uid-p", "uid-d", "timeout")
+    gateway.clock.now += 0.98765
+    status, kind, body = await ask(gateway, "/pairs")
     assert (status, kind) == (200, JSON)
     row = {"prefill": "p", "decode": "d", "failures": 2, "reason": "timeout"}
     assert json.loads(body) == {
@@ -147,62 +147,62 @@ async def test_pairs_whose_last_handover_failed_are_named_by_their_pods_with_the
 
 
 async def test_each_pod_of_a_whole_handover_is_named_with_its_time_while_it_is_there():
-    fleet = fleet_of()
-    fleet.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE), pod("other")])
-    fleet.directory.pairs.succeeded("uid-p", "uid-d")
-    fleet.clock.now += 5.4321
-    fleet.directory.pairs.succeeded("uid-gone", "uid-d")
-    answer = json.loads((await ask(fleet, "/pairs"))[2])
+    gateway = gateway_of()
+    gateway.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE), pod("other")])
+    gateway.directory.pairs.succeeded("uid-p", "uid-d")
+    gateway.clock.now += 5.4321
+    gateway.directory.pairs.succeeded("uid-gone", "uid-d")
+    answer = json.loads((await ask(gateway, "/pairs"))[2])
     assert answer == {"failing": [], "handed_over": {"p": 5.432, "d": 0.0}}
 
 
 async def test_of_failing_pairs_16_are_named_at_most():
-    fleet = fleet_of()
-    fleet.directory.replace([pod("p", Role.PREFILL)])
+    gateway = gateway_of()
+    gateway.directory.replace([pod("p", Role.PREFILL)])
     for number in range(17):
-        fleet.directory.pairs.failed("uid-p", f"gone-{number:02}", "silent")
-    rows = json.loads((await ask(fleet, "/pairs"))[2])["failing"]
+        gateway.directory.pairs.failed("uid-p", f"gone-{number:02}", "silent")
+    rows = json.loads((await ask(gateway, "/pairs"))[2])["failing"]
     assert len(rows) == 16
     assert {row["prefill"] for row in rows} == {"p"}
     assert all(row["decode"].startswith("gone-") for row in rows), "a pod that left has its uid"
 
 
 async def test_metrics_show_the_pods_of_this_moment():
-    fleet = fleet_of()
-    fleet.directory.replace(
+    gateway = gateway_of()
+    gateway.directory.replace(
         [pod("a"), pod("b"), pod("c", Role.DECODE, State.DRAINING), pod("d", state=State.UNREADY)]
     )
-    status, kind, body = await ask(fleet, "/metrics")
+    status, kind, body = await ask(gateway, "/metrics")
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     lines = body.decode().splitlines()
     assert 'argosy_gateway_endpoints{role="colocated",state="serving"} 2.0' in lines
     assert 'argosy_gateway_endpoints{role="decode",state="draining"} 1.0' in lines
     assert 'argosy_gateway_endpoints{role="colocated",state="unready"} 1.0' in lines
-    fleet.directory.replace([])
-    _, _, body = await ask(fleet, "/metrics")
+    gateway.directory.replace([])
+    _, _, body = await ask(gateway, "/metrics")
     assert 'argosy_gateway_endpoints{role="colocated",state="serving"} 0.0' in body.decode()
 
 
 async def test_metrics_show_what_waits_in_the_queue():
-    fleet = fleet_of(queue="deadline", slo=Slo(1, 1))
-    assert fleet.queue is not None
+    gateway = gateway_of(queue="deadline", slo=Slo(1, 1))
+    assert gateway.queue is not None
     for tokens in (30, 12):
         request = RoutingRequest("", "m", True, tokens, b"")
-        fleet.queue.dispatch.line.add(Waiting(request, fleet.clock(), 1.0))
-    lines = (await ask(fleet, "/metrics"))[2].decode().splitlines()
+        gateway.queue.dispatch.line.add(Waiting(request, gateway.clock(), 1.0))
+    lines = (await ask(gateway, "/metrics"))[2].decode().splitlines()
     assert "argosy_gateway_waiting_requests 2.0" in lines
     assert "argosy_gateway_waiting_prompt_tokens 42.0" in lines
 
 
 async def test_load_counts_the_requests_on_pods_that_have_no_admin_port():
-    fleet = fleet_of()
+    gateway = gateway_of()
     theirs = Endpoint("u1", "p1", "10.0.0.1", Role.COLOCATED, "r", State.SERVING, keyed=True)
     leaves = replace(theirs, uid="u2", name="p2", state=State.DRAINING)
     ours = replace(theirs, uid="u3", name="p3", keyed=False)
-    fleet.directory.replace([theirs, leaves, ours])
+    gateway.directory.replace([theirs, leaves, ours])
     for pod in (theirs, leaves, leaves, ours):
-        fleet.in_flight.reserve(Route(pod), 10)
-    assert json.loads((await ask(fleet, "/load"))[2])["on_pods"] == {
+        gateway.in_flight.reserve(Route(pod), 10)
+    assert json.loads((await ask(gateway, "/load"))[2])["on_pods"] == {
         "u1": {"requests": 1, "left": False},
         "u2": {"requests": 2, "left": True},
     }

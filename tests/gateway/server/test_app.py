@@ -9,7 +9,7 @@ from argosy_gateway.config import Limits, Slo, SloClass
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.server import app
 from argosy_gateway.server.app import api_app
-from tests.gateway.server.asked import Client, asked, fleet_of
+from tests.gateway.server.asked import Client, asked, gateway_of
 
 CHAT = "/v1/chat/completions"
 HI = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
@@ -38,13 +38,13 @@ def json_headers(body, **more):
     }
 
 
-async def ask(fleet, path=CHAT, method="GET", body=b"", headers=()):
-    return await asked(api_app(fleet), path, method, body, (ID, *headers))
+async def ask(gateway, path=CHAT, method="GET", body=b"", headers=()):
+    return await asked(api_app(gateway), path, method, body, (ID, *headers))
 
 
-async def error_of(fleet, path=CHAT, method="GET", body=b"", headers=()):
+async def error_of(gateway, path=CHAT, method="GET", body=b"", headers=()):
     """Status, headers of its own and error of a refused request."""
-    answer = await ask(fleet, path, method, body, headers)
+    answer = await ask(gateway, path, method, body, headers)
     usual = json_headers(answer.body)
     assert {name: answer.headers[name] for name in usual} == usual
     own = {name: value for name, value in answer.headers.items() if name not in usual}
@@ -75,20 +75,20 @@ OVERLOADED = error("The fleet is overloaded; try again later.", "overloaded", No
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
 async def test_what_needs_no_engine_is_answered_without_one(path, method, says, monkeypatch):
     monkeypatch.setattr(app.time, "time", lambda: CREATED + 0.5)
-    answer = await ask(fleet_of(), path, method)
+    answer = await ask(gateway_of(), path, method)
     assert (answer.status, answer.headers) == (200, json_headers(answer.body))
     assert json.loads(answer.body) == says
 
 
 async def test_a_model_whose_name_is_a_path_is_found():
-    fleet = fleet_of(served_names=("org/model",))
-    assert json.loads((await ask(fleet, "/v1/models/org/model")).body)["id"] == "org/model"
-    assert (await ask(fleet, "/v1/models/org")).status == 404
+    gateway = gateway_of(served_names=("org/model",))
+    assert json.loads((await ask(gateway, "/v1/models/org/model")).body)["id"] == "org/model"
+    assert (await ask(gateway, "/v1/models/org")).status == 404
 
 
 async def test_another_model_is_not_found():
     for name in ("x", "m2", "v1/models/m"):
-        assert await error_of(fleet_of(), f"/v1/models/{name}") == (
+        assert await error_of(gateway_of(), f"/v1/models/{name}") == (
             404,
             {},
             error("No such model; this fleet serves 'm'.", param="model", code="model_not_found"),
@@ -98,14 +98,14 @@ async def test_another_model_is_not_found():
 @pytest.mark.parametrize("path", ["/", "/v2", "/v1", "/v1/modelsx", "/v1/embeddings", "/healthy"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_another_path_is_not_found_and_the_paths_are_named(path, method):
-    fleet = fleet_of()
-    assert await error_of(fleet, path, method) == (404, {}, error(NO_PATH))
-    assert received(fleet) == {}
+    gateway = gateway_of()
+    assert await error_of(gateway, path, method) == (404, {}, error(NO_PATH))
+    assert received(gateway) == {}
 
 
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/models/m", "/v1/models/x"])
 async def test_what_is_read_only_takes_no_other_method(path):
-    assert await error_of(fleet_of(), path, "POST") == (
+    assert await error_of(gateway_of(), path, "POST") == (
         405,
         {"allow": "GET"},
         error(f"POST is not allowed on {path}; use GET."),
@@ -114,26 +114,26 @@ async def test_what_is_read_only_takes_no_other_method(path):
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
 async def test_a_completion_is_posted(path):
-    fleet = fleet_of()
-    assert await error_of(fleet, path, "GET") == (
+    gateway = gateway_of()
+    assert await error_of(gateway, path, "GET") == (
         405,
         {"allow": "POST"},
         error(f"GET is not allowed on {path}; use POST."),
     )
-    assert received(fleet) == {"invalid": 1}
+    assert received(gateway) == {"invalid": 1}
 
 
 async def test_a_request_without_an_id_gets_one():
-    answer = await asked(api_app(fleet_of()), "/health")
+    answer = await asked(api_app(gateway_of()), "/health")
     assert len(answer.headers["x-request-id"]) == 32
 
 
 async def test_a_gateway_that_drains_closes_after_an_error():
-    fleet = fleet_of()
-    fleet.draining = True
-    _, own, _ = await error_of(fleet, "/v2")
+    gateway = gateway_of()
+    gateway.draining = True
+    _, own, _ = await error_of(gateway, "/v2")
     assert own == {"connection": "close"}
-    _, own, _ = await error_of(fleet, method="GET")
+    _, own, _ = await error_of(gateway, method="GET")
     assert own == {"allow": "POST", "connection": "close"}
 
 
@@ -141,26 +141,26 @@ async def test_a_scope_that_is_no_request_is_left_alone():
     async def never(*_):
         pytest.fail("there is nothing to say")
 
-    assert await api_app(fleet_of())({"type": "lifespan"}, never, never) is None
+    assert await api_app(gateway_of())({"type": "lifespan"}, never, never) is None
 
 
 # What counts as received, and how.
 
 
-def received(fleet):
+def received(gateway):
     """The counts of requests by their outcome that are not 0."""
     return {
         sample.labels["outcome"]: sample.value
-        for family in fleet.metrics.registry.collect()
+        for family in gateway.metrics.registry.collect()
         for sample in family.samples
         if sample.name == "argosy_requests_received_total" and sample.value
     }
 
 
-def verdicts(fleet):
+def verdicts(gateway):
     return {
         (s.labels["class"], s.labels["role_mode"], s.labels["ttft"], s.labels["tpot"]): s.value
-        for family in fleet.metrics.registry.collect()
+        for family in gateway.metrics.registry.collect()
         for s in family.samples
         if s.name == "argosy_slo_requests_total" and s.value
     }
@@ -184,53 +184,53 @@ def verdicts(fleet):
     ],
 )
 async def test_a_wrong_request_is_invalid_and_judged_by_no_slo(body, headers, says):
-    fleet = fleet_of(slo=Slo(1, 1), limits=Limits(body_bytes=100))
-    _, _, refused = await error_of(fleet, CHAT, "POST", body, headers)
+    gateway = gateway_of(slo=Slo(1, 1), limits=Limits(body_bytes=100))
+    _, _, refused = await error_of(gateway, CHAT, "POST", body, headers)
     assert refused["message"].startswith(says.removesuffix("."))
-    assert received(fleet) == {"invalid": 1}
-    assert verdicts(fleet) == {}
-    assert (fleet.bodies.arriving, fleet.bodies.held) == (0, 0)
+    assert received(gateway) == {"invalid": 1}
+    assert verdicts(gateway) == {}
+    assert (gateway.bodies.arriving, gateway.bodies.held) == (0, 0)
 
 
 async def test_a_body_that_is_announced_as_far_too_long_is_refused_unread():
     """Eight times the limit would be read and dropped, so that the client sees the answer."""
-    fleet = fleet_of(limits=Limits(body_bytes=100))
+    gateway = gateway_of(limits=Limits(body_bytes=100))
     for size, status in ((b"800", 400), (b"801", 413)):
         headers = ((b"content-length", size),)
-        assert (await ask(fleet, CHAT, "POST", b"{}", headers)).status == status
+        assert (await ask(gateway, CHAT, "POST", b"{}", headers)).status == status
 
 
 async def test_a_client_that_leaves_within_its_body_is_answered_nothing():
-    fleet = fleet_of(slo=Slo(1, 1))
-    assert await asked(api_app(fleet), CHAT, "POST", None) is None
-    assert received(fleet) == {"invalid": 1}
+    gateway = gateway_of(slo=Slo(1, 1))
+    assert await asked(api_app(gateway), CHAT, "POST", None) is None
+    assert received(gateway) == {"invalid": 1}
 
 
 @pytest.mark.parametrize("role", list(Role))
 async def test_a_full_gateway_sheds_and_names_the_time(role):
     batch = SloClass("batch", Slo(9, 9))
-    fleet = fleet_of(max_queue=2, slo=Slo(1, 1), slo_classes=(batch,))
-    fleet.directory.put(Endpoint("a", "a", "10.0.0.1", role, "r", State.UNREADY))
-    fleet.relays |= {"one", "two"}  # type: ignore[arg-type]
+    gateway = gateway_of(max_queue=2, slo=Slo(1, 1), slo_classes=(batch,))
+    gateway.directory.put(Endpoint("a", "a", "10.0.0.1", role, "r", State.UNREADY))
+    gateway.relays |= {"one", "two"}  # type: ignore[arg-type]
     headers = ((b"x-argosy-class", b"batch"),)
-    assert await error_of(fleet, CHAT, "POST", HI, headers) == (
+    assert await error_of(gateway, CHAT, "POST", HI, headers) == (
         429,
         {"retry-after": "1", "retry-after-ms": "1000"},
         OVERLOADED,
     )
-    assert received(fleet) == {"shed": 1}
+    assert received(gateway) == {"shed": 1}
     mode = "colocated" if role is Role.COLOCATED else "disaggregated"
-    assert verdicts(fleet) == {("batch", mode, "miss", "miss"): 1}
+    assert verdicts(gateway) == {("batch", mode, "miss", "miss"): 1}
 
 
 async def test_bodies_that_hold_too_much_are_shed_too():
-    fleet = fleet_of(slo=Slo(1, 1), limits=Limits(body_bytes=100, held_bytes=100))
-    fleet.bodies.held = 60
-    status, own, refused = await error_of(fleet, CHAT, "POST", HI)
+    gateway = gateway_of(slo=Slo(1, 1), limits=Limits(body_bytes=100, held_bytes=100))
+    gateway.bodies.held = 60
+    status, own, refused = await error_of(gateway, CHAT, "POST", HI)
     assert (status, own) == (429, {"retry-after": "1", "retry-after-ms": "1000"})
     assert refused["code"] == "overloaded"
-    assert received(fleet) == {"shed": 1}
-    assert verdicts(fleet) == {("default", "colocated", "miss", "miss"): 1}
+    assert received(gateway) == {"shed": 1}
+    assert verdicts(gateway) == {("default", "colocated", "miss", "miss"): 1}
 
 
 def predicts(monkeypatch, seconds):
@@ -257,14 +257,14 @@ def predicts(monkeypatch, seconds):
 )
 async def test_what_would_miss_its_limit_by_its_factor_is_shed(monkeypatch, predicted_s, retry_ms):
     seen = predicts(monkeypatch, predicted_s)
-    fleet = fleet_of(slo=Slo(1.0, 1), shed_ttft_factor=2.0)
-    fleet.directory.put(POD)
-    status, own, refused = await error_of(fleet, CHAT, "POST", HI)
+    gateway = gateway_of(slo=Slo(1.0, 1), shed_ttft_factor=2.0)
+    gateway.directory.put(POD)
+    status, own, refused = await error_of(gateway, CHAT, "POST", HI)
     assert (status, own["retry-after-ms"], refused) == (429, retry_ms, OVERLOADED)
     ((groups, loads, tokens, pace),) = seen
     assert [pod.uid for group in groups for pod in group.heads] == ["a"]
-    assert (loads, tokens, pace) == (fleet.in_flight.loads, 1, fleet.pace)
-    assert verdicts(fleet) == {("default", "colocated", "miss", "miss"): 1}
+    assert (loads, tokens, pace) == (gateway.in_flight.loads, 1, gateway.pace)
+    assert verdicts(gateway) == {("default", "colocated", "miss", "miss"): 1}
 
 
 @pytest.mark.parametrize(
@@ -278,11 +278,11 @@ async def test_what_would_miss_its_limit_by_its_factor_is_shed(monkeypatch, pred
 )
 async def test_other_requests_are_admitted(monkeypatch, predicted_s, settings):
     predicts(monkeypatch, predicted_s)
-    fleet = fleet_of(max_queue=1, **settings)
+    gateway = gateway_of(max_queue=1, **settings)
     begun = relays(monkeypatch)
-    await ask(fleet, CHAT, "POST", HI)
+    await ask(gateway, CHAT, "POST", HI)
     assert len(begun) == 1
-    assert received(fleet) == {}
+    assert received(gateway) == {}
 
 
 def relays(monkeypatch):
@@ -290,7 +290,7 @@ def relays(monkeypatch):
     begun = []
 
     class Relay:
-        def __init__(self, fleet, request, send, client):
+        def __init__(self, gateway, request, send, client):
             self.send, self.client = send, client
             begun.append((request, client))
 
@@ -309,11 +309,11 @@ def relays(monkeypatch):
 async def test_a_relay_is_told_what_the_server_knows_of_its_request(monkeypatch):
     begun = relays(monkeypatch)
     batch = SloClass("batch", Slo(9, 9))
-    fleet = fleet_of(slo=Slo(1, 1), slo_classes=(batch,))
+    gateway = gateway_of(slo=Slo(1, 1), slo_classes=(batch,))
     headers = ((b"x-argosy-class", b"batch"), (b"x-argosy-flow", b"tenant"))
     long = HI.replace(b"hi", b"x" * 400)
     client = Client()
-    await asked(api_app(fleet), CHAT, "POST", long, (ID, *headers), client=client)
+    await asked(api_app(gateway), CHAT, "POST", long, (ID, *headers), client=client)
     ((request, told),) = begun
     assert told is client
     assert client.when_gone is None, "a connection that waits keeps no request in memory"
@@ -325,7 +325,7 @@ async def test_a_relay_is_told_what_the_server_knows_of_its_request(monkeypatch)
 
 async def test_a_request_is_as_old_as_its_first_byte(monkeypatch):
     begun = relays(monkeypatch)
-    await asked(api_app(fleet_of()), CHAT, "POST", HI, received_at=990.5)
+    await asked(api_app(gateway_of()), CHAT, "POST", HI, received_at=990.5)
     assert begun[0][0].received_at == 990.5
 
 
@@ -335,7 +335,7 @@ async def test_only_a_strategy_that_looks_at_prefixes_has_them_computed(
 ):
     begun = relays(monkeypatch)
     long = HI.replace(b"hi", b"x" * 400)
-    await ask(fleet_of(strategy=strategy), CHAT, "POST", long)
+    await ask(gateway_of(strategy=strategy), CHAT, "POST", long)
     assert bool(begun[0][0].prefixes) is hashed
 
 
@@ -349,17 +349,17 @@ async def test_a_body_beyond_64_kib_is_read_in_a_thread(monkeypatch, size, threa
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
     body = HI + b" " * (size - len(HI))
-    await ask(fleet_of(), CHAT, "POST", body)
+    await ask(gateway_of(), CHAT, "POST", body)
     assert (len(begun), len(used)) == (1, threads)
 
 
 async def test_a_failure_of_the_gateway_says_that_it_is_its_own(monkeypatch, caplog):
     monkeypatch.setattr(app, "Relay", None)
-    fleet = fleet_of()
-    assert await error_of(fleet, CHAT, "POST", HI) == (
+    gateway = gateway_of()
+    assert await error_of(gateway, CHAT, "POST", HI) == (
         500,
         {},
         error("The gateway failed.", "server_error"),
     )
     assert "a request failed inside the gateway" in caplog.text
-    assert (fleet.bodies.arriving, fleet.bodies.held) == (0, 0)
+    assert (gateway.bodies.arriving, gateway.bodies.held) == (0, 0)

@@ -84,7 +84,7 @@ async def test_264_clients_that_never_read_do_not_stop_the_others():
 @on_both_loops
 async def test_a_client_that_reads_slowly_is_left_alone_and_one_that_stops_is_not():
     async with front(Engine("a", flood)) as f:
-        sock, now = await dead_reader(f), f.fleet.clock
+        sock, now = await dead_reader(f), f.state.clock
         await f.until(lambda: f.guards() and f.guards()[0].flow.write_paused)
         (guard,) = f.guards()
         for _ in range(3):
@@ -92,9 +92,9 @@ async def test_a_client_that_reads_slowly_is_left_alone_and_one_that_stops_is_no
             while read < 1_500_000:  # more than all buffers hold
                 read += len(await asyncio.get_running_loop().sock_recv(sock, 65_536))
             guard.check_time(now() + 29)
-            for relay in f.fleet.relays:
+            for relay in f.state.relays:
                 relay.check_time(now() + 31)  # a long write is no silence of the engine
-            assert f.fleet.relays
+            assert f.state.relays
             assert not guard.transport.is_closing()
         await f.until(lambda: guard.flow.write_paused)
         guard.check_time(now() + 29)
@@ -158,13 +158,13 @@ async def test_bodies_that_never_end_are_bounded_and_the_oldest_goes_first():
             writer.write(request(b"x" * 100_000)[:-1])
             await writer.drain()
             begun.append((reader, writer))
-            assert f.fleet.bodies.arriving <= 400_000
+            assert f.state.bodies.arriving <= 400_000
         assert (await begun[0][0].readline()).split(b" ")[1] == b"503"
-        await f.until(lambda: f.fleet.bodies.arriving > 300_000)
+        await f.until(lambda: f.state.bodies.arriving > 300_000)
         assert (await c.post(PATH, json=STREAM)).status_code == 200
         for _, writer in begun:
             writer.close()
-        await f.until(lambda: f.fleet.bodies.arriving == 0)
+        await f.until(lambda: f.state.bodies.arriving == 0)
 
 
 @on_both_loops
@@ -177,7 +177,7 @@ async def test_bodies_of_requests_in_flight_are_bounded_and_what_is_refused_coun
     slo = Slo(ttft_s=10.0, tpot_s=1.0)
     async with front(Engine("a", hang), limits=limits, slo=slo) as f, client(f) as c:
         tasks = [asyncio.create_task(c.post(PATH, json=big)) for _ in range(2)]
-        await f.until(lambda: len(f.fleet.relays) == 2)
+        await f.until(lambda: len(f.state.relays) == 2)
         refused = await c.post(PATH, json=big)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
         assert f.count("argosy_requests_received_total", outcome="shed") == 1
@@ -186,7 +186,7 @@ async def test_bodies_of_requests_in_flight_are_bounded_and_what_is_refused_coun
         for task in tasks:
             task.cancel()
         await f.settled()
-        assert f.fleet.bodies.held == 0
+        assert f.state.bodies.held == 0
 
 
 @on_both_loops
@@ -197,7 +197,7 @@ async def test_a_small_limit_for_one_body_does_not_limit_how_many_requests_are_i
     body = {**STREAM, "messages": [{"role": "user", "content": "x" * 800}]}
     async with front(Engine("a", hang), limits=Limits(body_bytes=1_000)) as f, client(f) as c:
         tasks = [asyncio.create_task(c.post(PATH, json=body)) for _ in range(50)]
-        await f.until(lambda: len(f.fleet.relays) == 50, 30)
+        await f.until(lambda: len(f.state.relays) == 50, 30)
         for task in tasks:
             task.cancel()
         await f.settled(30)
@@ -213,7 +213,7 @@ async def test_of_two_pipelined_requests_the_first_does_not_outlive_its_client()
         async with front(engine) as f:
             _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
             writer.write(request(STREAM) * (1 if apart else 2))
-            await f.until(lambda: f.fleet.relays)
+            await f.until(lambda: f.state.relays)
             if apart:
                 writer.write(request(STREAM))
                 await writer.drain()

@@ -19,76 +19,76 @@ async def gateway():
 
 
 async def test_without_a_pod_that_serves_it_turns_unready_after_the_time_in_the_queue(gateway):
-    directory = gateway.fleet.directory
+    directory = gateway.state.directory
     directory.replace([POD])
-    assert why_unready(gateway.fleet) is None
+    assert why_unready(gateway.state) is None
     directory.put(STARTING)
-    gateway.fleet.sweep()
+    gateway.state.sweep()
     gateway.advance(30.0)
-    assert why_unready(gateway.fleet) is None
+    assert why_unready(gateway.state) is None
     gateway.advance(0.5)
-    assert why_unready(gateway.fleet) == "no engine pod can serve since 30 s"
+    assert why_unready(gateway.state) == "no engine pod can serve since 30 s"
     directory.put(POD)
-    assert why_unready(gateway.fleet) is None, "at once"
+    assert why_unready(gateway.state) is None, "at once"
     directory.put(STARTING)
-    assert why_unready(gateway.fleet) is None, "the time begins anew"
+    assert why_unready(gateway.state) is None, "the time begins anew"
 
 
 async def test_a_fleet_that_has_not_served_yet_or_has_no_pods_stays_ready(gateway):
-    directory = gateway.fleet.directory
+    directory = gateway.state.directory
     for pods in ([], [STARTING], []):
         directory.replace(pods)
         for _ in range(5):
-            gateway.fleet.sweep()
+            gateway.state.sweep()
             gateway.advance(60)
-            assert why_unready(gateway.fleet) is None
-            assert gateway.fleet.unserved_s() == 0
+            assert why_unready(gateway.state) is None
+            assert gateway.state.unserved_s() == 0
 
 
 async def test_scaling_to_zero_and_back_does_not_make_it_unready(gateway):
-    directory = gateway.fleet.directory
+    directory = gateway.state.directory
     for pods in ([POD], [replace(POD, state=State.DRAINING)], [], [STARTING]):
         directory.replace(pods)
-        gateway.fleet.sweep()
+        gateway.state.sweep()
         gateway.advance(20)
     gateway.advance(600)
-    assert why_unready(gateway.fleet) is None
+    assert why_unready(gateway.state) is None
 
 
 async def test_pods_that_all_drain_for_long_leave_it_ready(gateway):
     """The fleet goes to zero, and what a request needs is called back."""
-    directory = gateway.fleet.directory
+    directory = gateway.state.directory
     directory.replace([POD])
-    gateway.fleet.sweep()
+    gateway.state.sweep()
     directory.put(replace(POD, state=State.DRAINING))
-    gateway.fleet.sweep()
+    gateway.state.sweep()
     gateway.advance(600)
-    assert why_unready(gateway.fleet) is None
+    assert why_unready(gateway.state) is None
     directory.put(STARTING)
-    gateway.fleet.sweep()
+    gateway.state.sweep()
     gateway.advance(600)
-    assert why_unready(gateway.fleet) is None, "it has not served since"
+    assert why_unready(gateway.state) is None, "it has not served since"
 
 
 @pytest.mark.parametrize(
     ("role", "ready"), [(Role.PREFILL, False), (Role.DECODE, True), (Role.COLOCATED, True)]
 )
 async def test_decode_pods_serve_alone_and_prefill_pods_do_not(gateway, role, ready):
-    directory = gateway.fleet.directory
+    directory = gateway.state.directory
     directory.replace([POD, replace(POD, uid="b", name="b", role=role)])
-    gateway.fleet.sweep()
+    gateway.state.sweep()
     directory.remove("a")
-    gateway.fleet.sweep()
+    gateway.state.sweep()
     gateway.advance(31)
-    assert (why_unready(gateway.fleet) is None) == ready
+    assert (why_unready(gateway.state) is None) == ready
 
 
 async def test_pods_that_take_no_connection_do_not_count(gateway):
-    directory = gateway.fleet.directory
+    directory = gateway.state.directory
     directory.replace([POD])
-    gateway.fleet.sweep()
+    gateway.state.sweep()
     for _ in range(40):
         directory.health.wrong_pod("a")
-        gateway.fleet.sweep()
+        gateway.state.sweep()
         gateway.advance(1)
-    assert why_unready(gateway.fleet) is not None
+    assert why_unready(gateway.state) is not None

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from argosy_gateway.config import Config, Limits
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server import serve as serving
 from argosy_gateway.server.serve import _server, running, serve
 from tests.gateway.server.clients import HI, Client, Echo, Server
@@ -22,12 +22,12 @@ ASK = b'{"model":"m","messages":[]}'
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 
 
-def fleet_of(**settings):
+def gateway_of(**settings):
     names = {"fleet": "f", "namespace": "ns", "served_names": ("m",)}
     ports = {"host": "127.0.0.1", "port": 0, "admin_port": 0}
-    fleet = Fleet(Config(**{**names, **ports, **settings}), asyncio.get_running_loop().time)
-    fleet.directory.replace([])
-    return fleet
+    gateway = Gateway(Config(**{**names, **ports, **settings}), asyncio.get_running_loop().time)
+    gateway.directory.replace([])
+    return gateway
 
 
 def client_of(server):
@@ -37,12 +37,12 @@ def client_of(server):
 
 
 @contextlib.asynccontextmanager
-async def started(fleet):
+async def started(gateway):
     """The servers, in a task of their own, and what stops them."""
     stop, came = asyncio.Event(), asyncio.get_running_loop().create_future()
 
     async def run():
-        async with running(fleet, stop=stop) as servers:
+        async with running(gateway, stop=stop) as servers:
             came.set_result(servers)
 
     task = asyncio.create_task(run())
@@ -97,7 +97,7 @@ async def test_a_server_knows_its_connections():
 
 @timed
 async def test_both_ports_listen_and_answer():
-    async with started(fleet_of()) as (api, admin, _, _):
+    async with started(gateway_of()) as (api, admin, _, _):
         assert 0 < api.port != admin.port > 0
         assert b'"object": "list"' in await client_of(api).sends(
             b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -112,9 +112,9 @@ async def test_both_ports_listen_and_answer():
 async def test_a_port_that_is_taken_is_named_with_the_options_for_another(taken):
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-        fleet = fleet_of(**{taken: port})
+        gateway = gateway_of(**{taken: port})
         with pytest.raises(OSError, match="cannot listen") as refused:
-            async with running(fleet, stop=asyncio.Event()):
+            async with running(gateway, stop=asyncio.Event()):
                 pytest.fail("it listens")
     assert str(refused.value) == (
         f"cannot listen on 127.0.0.1:{port}; choose another with --port or --admin-port"
@@ -134,17 +134,17 @@ class Relay:
 @pytest.mark.parametrize(("stall_s", "sweeps"), [(30.0, 10), (4.0, 10), (2.0, 20), (0.4, 100)])
 @timed
 async def test_requests_are_looked_at_each_second_or_four_times_in_a_stall(stall_s, sweeps):
-    fleet, relay = fleet_of(limits=Limits(write_stall_s=stall_s)), Relay()
-    async with started(fleet):
-        fleet.relays.add(relay)
+    gateway, relay = gateway_of(limits=Limits(write_stall_s=stall_s)), Relay()
+    async with started(gateway):
+        gateway.relays.add(relay)
         await asyncio.sleep(10.01)
-        fleet.relays.clear()
+        gateway.relays.clear()
     assert sweeps - 1 <= len(relay.times) <= sweeps + 1
 
 
 @timed
 async def test_clients_of_both_ports_that_do_not_read_are_left():
-    async with started(fleet_of()) as (api, admin, _, _):
+    async with started(gateway_of()) as (api, admin, _, _):
         clients = [client_of(server) for server in (api, admin)]
         for client in clients:
             await client.sends(HI)
@@ -160,13 +160,13 @@ async def test_clients_of_both_ports_that_do_not_read_are_left():
 
 @timed
 async def test_a_drain_turns_unready_at_once_and_takes_connections_for_its_lag():
-    fleet = fleet_of(drain_lag_s=6.0)
-    async with started(fleet) as (api, admin, stop, task):
+    gateway = gateway_of(drain_lag_s=6.0)
+    async with started(gateway) as (api, admin, stop, task):
         await asyncio.sleep(100)
-        assert not fleet.draining
+        assert not gateway.draining
         stop.set()
         await asyncio.sleep(5.9)
-        assert fleet.draining
+        assert gateway.draining
         assert not api.should_exit
         late = await client_of(api).sends(b"GET /v2 HTTP/1.1\r\nhost: x\r\n\r\n")
         assert b"connection: close" in late
@@ -178,15 +178,15 @@ async def test_a_drain_turns_unready_at_once_and_takes_connections_for_its_lag()
 
 @timed
 async def test_requests_in_flight_have_the_rest_of_the_drain_and_probes_are_answered_meanwhile():
-    fleet = fleet_of(drain_lag_s=6.0, drain_timeout_s=20.0, queue_timeout_s=1000.0)
+    gateway = gateway_of(drain_lag_s=6.0, drain_timeout_s=20.0, queue_timeout_s=1000.0)
     loop = asyncio.get_running_loop()
-    async with started(fleet) as (api, admin, stop, task):
+    async with started(gateway) as (api, admin, stop, task):
         client = client_of(api)
         await client.sends(POST + b"content-length: %d\r\n\r\n" % len(ASK) + ASK)
         began = loop.time()
         stop.set()
         await asyncio.sleep(19)
-        assert fleet.relays, "it still waits for a pod"
+        assert gateway.relays, "it still waits for a pod"
         assert not admin.should_exit
         assert b"draining" in await client_of(admin).sends(
             b"GET /ready HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -194,13 +194,13 @@ async def test_requests_in_flight_have_the_rest_of_the_drain_and_probes_are_answ
         async with asyncio.timeout(10):
             await task
         assert 19.9 < loop.time() - began < 23
-        assert not fleet.relays
+        assert not gateway.relays
 
 
 @timed
 async def test_a_drain_without_requests_is_over_after_its_lag():
-    fleet, loop = fleet_of(drain_lag_s=6.0), asyncio.get_running_loop()
-    async with started(fleet) as (api, _, stop, task):
+    gateway, loop = gateway_of(drain_lag_s=6.0), asyncio.get_running_loop()
+    async with started(gateway) as (api, _, stop, task):
         idle = client_of(api)
         began = loop.time()
         stop.set()
@@ -213,11 +213,11 @@ async def test_a_drain_without_requests_is_over_after_its_lag():
 async def test_a_drain_ends_where_something_else_stands_for_stderr(monkeypatch):
     """A test runner keeps what tests print in memory: such a stream has no descriptor."""
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    fleet = fleet_of(drain_lag_s=1.0)
-    async with started(fleet) as (_, _, stop, task):
+    gateway = gateway_of(drain_lag_s=1.0)
+    async with started(gateway) as (_, _, stop, task):
         stop.set()
         await task
-    assert fleet.draining
+    assert gateway.draining
 
 
 # The process.
@@ -226,41 +226,41 @@ async def test_a_drain_ends_where_something_else_stands_for_stderr(monkeypatch):
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
 @timed
 async def test_a_signal_drains_the_process_and_ends_what_follows_the_pods(sent):
-    fleet, ended = fleet_of(drain_lag_s=1.0), []
+    gateway, ended = gateway_of(drain_lag_s=1.0), []
 
     async def source():
         try:
             await asyncio.sleep(1e6)
         finally:
-            ended.append(fleet.draining)
+            ended.append(gateway.draining)
 
-    serving = asyncio.create_task(serve(fleet, source()))
+    serving = asyncio.create_task(serve(gateway, source()))
     await asyncio.sleep(10)
-    assert not fleet.draining
+    assert not gateway.draining
     os.kill(os.getpid(), sent)
     await serving
-    assert fleet.draining
+    assert gateway.draining
     assert ended == [True]
 
 
 @timed
 async def test_a_gateway_whose_pods_are_not_followed_any_more_drains_and_says_why():
-    fleet = fleet_of(drain_lag_s=1.0)
+    gateway = gateway_of(drain_lag_s=1.0)
 
     async def source():
         await asyncio.sleep(10)
         raise RuntimeError("the watch died")
 
     with pytest.raises(RuntimeError, match="the watch died"):
-        await serve(fleet, source())
-    assert fleet.draining
+        await serve(gateway, source())
+    assert gateway.draining
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_process_that_hangs_after_its_drain_is_ended(monkeypatch):
     async def drains(*, hangs_s):
-        fleet, stop = fleet_of(drain_lag_s=0.0, drain_timeout_s=0.0), asyncio.Event()
-        async with running(fleet, stop=stop):
+        gateway, stop = gateway_of(drain_lag_s=0.0, drain_timeout_s=0.0), asyncio.Event()
+        async with running(gateway, stop=stop):
             stop.set()
             asyncio.get_running_loop().call_soon(time.sleep, hangs_s)
 

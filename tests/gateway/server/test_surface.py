@@ -78,7 +78,7 @@ def test_a_prompt_may_be_nested_equally_deep_on_both_paths(path):
 
 async def test_a_failure_of_the_gateway_is_an_openai_error_too():
     async with front(Engine("a")) as f, client(f.url) as c:
-        f.fleet.tokens_per_char = None
+        f.state.tokens_per_char = None
         response = await c.post(PATH, json={"model": "m", "messages": []})
     assert response.status_code == 500
     assert response.json()["error"]["type"] == "server_error"
@@ -184,7 +184,7 @@ async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
         client(f.admin_url) as c,
     ):
         assert (await c.get("/ready")).status_code == 200
-        f.fleet.directory.listed = False
+        f.state.directory.listed = False
         assert (await c.get("/ready")).status_code == 503
         text = (await c.get("/metrics")).text
         assert 'argosy_gateway_ttft_seconds_bucket{le="0.123"} 0.0' in text
@@ -206,13 +206,13 @@ async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
 async def test_a_gateway_that_the_api_server_refuses_for_too_long_turns_unready():
     limits = Limits(denied_s=0.05)
     async with front(Engine("a"), limits=limits) as f, client(f.admin_url) as c:
-        f.fleet.directory.access_denied()
+        f.state.directory.access_denied()
         assert (await c.get("/ready")).status_code == 200
         async with asyncio.timeout(5):
             while (answer := await c.get("/ready")).status_code == 200:
-                f.fleet.directory.access_denied()
+                f.state.directory.access_denied()
         assert "API server refuses" in answer.json()["reason"]
-        f.fleet.directory.access_granted()
+        f.state.directory.access_granted()
         assert (await c.get("/ready")).status_code == 200
 
 
@@ -234,7 +234,7 @@ async def test_a_drain_turns_unready_finishes_streams_and_takes_nothing_new():
         stream = asyncio.create_task(c.post(PATH, json=body))
         await f.until(lambda: engine.calls)
         f.stop.set()
-        await f.until(lambda: f.fleet.draining)
+        await f.until(lambda: f.state.draining)
         # Not every node knows yet: what still arrives is served.
         late = asyncio.create_task(c.post(PATH, json=body))
         assert (await c.get(f.admin_url + "/ready")).status_code == 503

@@ -30,7 +30,7 @@ def counted(f) -> list[str]:
     """Series of requests that are not 0."""
     return [
         sample.name
-        for family in f.fleet.metrics.registry.collect()
+        for family in f.state.metrics.registry.collect()
         for sample in family.samples
         if sample.name.startswith(("argosy_requests", "argosy_slo", "argosy_gateway_ttft"))
         and sample.name.endswith(("_total", "_count"))
@@ -50,8 +50,8 @@ async def test_an_engine_of_any_role_is_asked_and_nothing_is_counted(path, role)
         assert [(call.path, call.body) for call in engine.calls] == [(path, ASK)]
         assert counted(f) == []
         assert f.verdicts() == {}
-        assert not f.fleet.relays
-        assert all(load.prompt_tokens == 0 for load in f.fleet.in_flight.loads.values())
+        assert not f.state.relays
+        assert all(load.prompt_tokens == 0 for load in f.state.in_flight.loads.values())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ async def test_a_new_revision_is_asked_anew():
     new = Engine("b", says_its_context(8192), revision="bbbbbbbb", answers_get=True)
     async with direct(old, new) as f:
         for engine, length in ((old, 4096), (new, 8192)):
-            f.fleet.directory.replace([engine.endpoint()])
+            f.state.directory.replace([engine.endpoint()])
             assert (await models_of(f))["data"][0]["max_model_len"] == length
 
 

@@ -9,7 +9,7 @@ import pytest
 from argosy_gateway.cli import parse
 from argosy_gateway.config import Config, Limits, Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.gateway import Fleet
+from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.server.guard import Guard
 from argosy_gateway.wire.openai import read_completion
@@ -22,15 +22,15 @@ def pod(state):
     return Endpoint("a", "a", "127.0.0.1", Role.COLOCATED, "r", state, port=1)
 
 
-def never(fleet, loop):
+def never(gateway, loop):
     pass
 
 
-def unready_pods_come_and_go(fleet, loop):
+def unready_pods_come_and_go(gateway, loop):
     """Changes wake the request; none of them is a pod that can serve it."""
     for second in range(1, 60):
         state = State.UNREADY if second % 2 else State.DRAINING
-        loop.call_later(second, fleet.directory.put, pod(state))
+        loop.call_later(second, gateway.directory.put, pod(state))
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def test_a_request_without_a_pod_is_answered_503_after_the_queue_timeout(
     async def wait():
         loop = asyncio.get_running_loop()
         config = Config("f", "ns", ("m",), slo=Slo(1, 1), queue_timeout_s=queue_timeout_s)
-        fleet = Fleet(config, loop.time)
-        fleet.directory.replace([])
-        happens(fleet, loop)
+        gateway = Gateway(config, loop.time)
+        gateway.directory.replace([])
+        happens(gateway, loop)
         sent, began = [], loop.time()
 
         async def send(message):
             sent.append(message)
 
-        await Relay(fleet, ASK, send).run()
+        await Relay(gateway, ASK, send).run()
         return sent, loop.time() - began
 
     sent, seconds = virtual.run(wait())
