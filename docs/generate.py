@@ -32,10 +32,10 @@ from argosy_operator.api.conditions import RUNBOOK, ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.crd import manifest
 from argosy_operator.api.crd.definition import definitions, serving_deployments
-from argosy_operator.core.reconcile.steps import REASONS
 from argosy_operator.core.scaling.decision import MEANING, Rule
 from argosy_operator.core.scaling.pace.gates import GATES
 from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow, Fact, Overdue
+from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.ports import rate_limit
 from argosy_operator.ports.prometheus import metrics, server
 from argosy_operator.shell import concurrency, loop

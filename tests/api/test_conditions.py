@@ -15,7 +15,7 @@ from argosy_operator.api.conditions import (
 )
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1.status import Condition
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from docs import generate
 from docs.runbook_pages import written_by_hand
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.snapshot import Clock
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
 from argosy_operator.shell.gather import Observed, compose
 from tests.api.test_api_server import Kubectl, kubectl
 from tests.support.model import IMAGES, ISSUER

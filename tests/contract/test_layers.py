@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = Path(sys.executable).parent
-NAMES = "operator/argosy_operator/core/fleet/names.py"
+NAMES = "operator/argosy_operator/core/snapshot/names.py"
 
 
 @pytest.fixture
@@ -88,4 +88,4 @@ def test_the_wall_clock_in_core_is_refused(copy: Path) -> None:
     plant(copy / NAMES, "from datetime import UTC, datetime\n\nNOW = datetime.now(UTC)\n")
     said = lint_of(copy)
     assert "TID251" in said
-    assert "core/fleet/names.py" in said
+    assert "core/snapshot/names.py" in said

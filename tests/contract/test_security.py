@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "SECURITY.md").read_text()

@@ -1,6 +1,11 @@
 """Which differences of a child are ours to mend, and who made them."""
 
-from argosy_operator.core.fleet.ownership import changed_by, differences, owner_of_replicas, signed
+from argosy_operator.core.snapshot.ownership import (
+    changed_by,
+    differences,
+    owner_of_replicas,
+    signed,
+)
 
 
 def paths(wanted: object, live: object) -> list[str]:

@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.budgets import allocate as allocation
-from argosy_operator.core.budgets.bid import Bid, Fleet
-from argosy_operator.core.budgets.room import Budgets
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core import budgets as allocation
+from argosy_operator.core.budgets import Bid, Budgets, Fleet
 from argosy_operator.core.plan import plan
-from argosy_operator.core.reconcile.bids import bid_of, gpus_held, gpus_targeted
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import RoleMetrics
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.snapshot import Snapshot
+from argosy_operator.core.steps.bids import bid_of, gpus_held, gpus_targeted
 from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.learning import LEARN_S
 from tests.scaling.test_decide import metrics

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from argosy_operator.core.budgets.bid import Bid, Fleet
+from argosy_operator.core.budgets import Bid, Fleet
 from tests.core.test_gpu_budget import allocate
 
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")

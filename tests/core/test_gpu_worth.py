@@ -7,10 +7,17 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.budgets.allocate import Cap, allocate
-from argosy_operator.core.budgets.bid import Bid, Fleet
-from argosy_operator.core.budgets.room import Budgets, Room
-from argosy_operator.core.budgets.share import MARGIN, Share, shares
+from argosy_operator.core.budgets import (
+    MARGIN,
+    Bid,
+    Budgets,
+    Cap,
+    Fleet,
+    Room,
+    Share,
+    allocate,
+    shares,
+)
 
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
 Worth = tuple[tuple[int, float], ...]

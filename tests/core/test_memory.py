@@ -1,6 +1,6 @@
 """What a fleet leaves for its next round is its own, and not that of the next fleet of its name."""
 
-from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from tests.support.model import Model, fleet
 
 

@@ -4,15 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Create, ErrorKind, Outcome
-from argosy_operator.core.fleet.events import Event, EventReason, unpublished
-from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import plan
-from argosy_operator.core.reconcile.failures import learn_failures
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, RoleMetrics, Value
+from argosy_operator.core.snapshot.actions import (
+    Create,
+    ErrorKind,
+    Event,
+    EventReason,
+    Outcome,
+    unpublished,
+)
+from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.core.status.problems import problems_of
+from argosy_operator.core.steps.failures import learn_failures
 from tests.support.model import Model, condition, converged, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import (
+from argosy_operator.core.plan import plan
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import (
     Apply,
     Create,
     Delete,
@@ -13,8 +14,7 @@ from argosy_operator.core.fleet.actions import (
     HastenDrain,
     Scale,
 )
-from argosy_operator.core.fleet.memory import Failure
-from argosy_operator.core.plan import plan
+from argosy_operator.core.snapshot.snapshot import Failure
 from tests.support.model import Model, condition, converged, fleet
 
 PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}

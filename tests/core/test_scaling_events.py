@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations, Value
 from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.core.scaling.text.record import from_json
+from argosy_operator.core.snapshot.actions import EventReason
 from tests.support.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from argosy_operator.core.fleet.pods import Load
+from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.ports import engines
 from argosy_operator.ports.engines import HttpEngines
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import ApiException
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.cluster import classified
 from argosy_operator.ports.protocols import ClusterError
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import (
+from argosy_operator.core.scaling.signals.direct import Load, Reading
+from argosy_operator.core.snapshot.pods import (
     FailingPair,
     FetchProgress,
     GatewayLoad,
     Handovers,
     SettingsRead,
 )
-from argosy_operator.core.scaling.signals.direct import Load, Reading
 from argosy_operator.ports import gateways
 from argosy_operator.ports.gateways import HttpGateways, handovers_of, load_of, progress_of
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.lease import (
     DURATION_S,
     LEAST_S,

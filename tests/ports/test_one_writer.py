@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
 from tests.ports.test_lease import OneLease

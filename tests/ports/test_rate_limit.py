@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.lease import TERM_S, Term

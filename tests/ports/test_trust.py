@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.objects import rfc3339
-from argosy_operator.core.fleet.snapshot import Issuer
+from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.objects import rfc3339
+from argosy_operator.core.snapshot.snapshot import Issuer
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.trust import Account, ClusterTrust
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.webhook import NAME, ApiBundle

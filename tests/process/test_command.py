@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.cli import main
-from argosy_operator.core.budgets.room import Budgets
+from argosy_operator.core.budgets import Budgets
 from argosy_operator.ports import rate_limit
 from argosy_operator.shell import app
 from argosy_operator.shell.webhook import serve

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import GatewayLoad, Handovers
+from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import workers as module
 from argosy_operator.shell.workers import Workers

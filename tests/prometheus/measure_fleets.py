@@ -17,10 +17,10 @@ from pathlib import Path
 
 import httpx
 
-from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Value
 from argosy_operator.core.scaling.signals import samples
+from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.protocols import FleetPods

@@ -19,8 +19,8 @@ from hypothesis.stateful import initialize, rule
 
 from argosy_gateway.pods.pairs import Pairs
 from argosy_gateway.server.admin import failing_pairs, handed_over
-from argosy_operator.core.fleet.pods import GatewayLoad, Handovers
-from argosy_operator.core.recycling.verdict import FRESH_S
+from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
+from argosy_operator.core.steps.recycling import FRESH_S
 from argosy_operator.ports.gateways import handovers_of
 from tests.support.faults import FaultyWorld
 from tests.support.stateful import run_sequences

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import GatewayLoad, Handovers
+from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
 from argosy_operator.ports.gateways import load_of
 from tests.support.world import World
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from local.demo.kube import await_answer
 from tests.e2e.installed import traffic
 

@@ -1,6 +1,6 @@
 """A pod with the mark of `recycle_pods` is replaced by real controllers, under traffic.
 
-Who sets the mark, and when, is tested in tests/core/recycling. A person may set it, too.
+Who sets the mark, and when, is tested in tests/core/steps. A person may set it, too.
 """
 
 from datetime import UTC, datetime
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from local.demo.kube import await_answer
 from tests.e2e.installed import traffic
 from tests.reconcile.conftest import FLEET

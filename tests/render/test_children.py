@@ -5,7 +5,7 @@ import json
 import kubernetes_validate
 import pytest
 
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from argosy_operator.render import gateway, role
 from tests.render.fleets import IMAGES, deployment, fleet
 from tests.render.restricted import offences

@@ -10,8 +10,8 @@ from argosy_gateway.cli import parse as parse_gateway
 from argosy_gateway.config import Slo, SloClass
 from argosy_gateway.options import KEY
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.names import SETTINGS_KEY
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.names import SETTINGS_KEY
 from argosy_operator.render import gateway
 from tests.render.fleets import IMAGES, deployment, fleet
 

@@ -13,8 +13,8 @@ import pytest
 from argosy_engine.cli import parse
 from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_FLAGS
 from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV
-from argosy_operator.core.fleet.actions import Create
 from argosy_operator.core.plan import plan
+from argosy_operator.core.snapshot.actions import Create
 from argosy_operator.render import peers, workload
 from argosy_operator.render.common import identity_env
 from argosy_operator.render.engines.argosy import ARGOSY

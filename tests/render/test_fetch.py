@@ -7,8 +7,8 @@ import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import digest
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import digest
 from argosy_operator.render.images import Images
 from argosy_operator.render.models import fetch
 from tests.render.fleets import deployment, fleet

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.snapshot import Clock
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
 from argosy_operator.shell.gather import Observed, compose
 from tests.render.fleets import IMAGES, fleet
 from tests.support.model import ISSUER

@@ -21,10 +21,10 @@ from argosy_operator.api.v1alpha1.pods.resources import PodResources
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.pods.volumes import OWN_PATHS, OWN_VOLUMES
 from argosy_operator.cli.run import _pod_defaults
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.ownership import differences
-from argosy_operator.core.fleet.pods import Pod, pod_of
-from argosy_operator.core.fleet.revision import POD_FIELDS, fields, revision
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.ownership import differences
+from argosy_operator.core.snapshot.pods import Pod, pod_of
+from argosy_operator.core.snapshot.revision import POD_FIELDS, fields, revision
 from argosy_operator.render import gateway, peers, pool, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images

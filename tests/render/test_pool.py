@@ -6,7 +6,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from argosy_operator.render import network, pool
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.workload import deployment

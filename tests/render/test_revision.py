@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from argosy_operator.core.fleet.names import DRAIN_TIMEOUT, POD_DEFAULTS
-from argosy_operator.core.fleet.revision import (
+from argosy_operator.core.snapshot.names import DRAIN_TIMEOUT, POD_DEFAULTS
+from argosy_operator.core.snapshot.revision import (
     NAMELESS_TEMPLATE,
     OLD_TEMPLATE,
     TEMPLATE,

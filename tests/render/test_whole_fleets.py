@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from argosy_operator.render import gateway, network, peers, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images

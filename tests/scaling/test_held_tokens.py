@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.goals import SLO, Serving
 from argosy_operator.core.scaling.observe import Observations, Value
@@ -13,6 +12,7 @@ from argosy_operator.core.scaling.size.joint import share_held
 from argosy_operator.core.scaling.size.prefill import PrefillModel
 from argosy_operator.core.scaling.size.work import Replica, Work
 from argosy_operator.core.scaling.state import ScalingState
+from argosy_operator.core.steps.goals import goals_of
 from tests.scaling import known
 from tests.support.model import fleet
 

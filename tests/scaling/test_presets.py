@@ -3,8 +3,8 @@
 import pytest
 
 from argosy_engine.runtime.sim import PROFILES
-from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.estimate.profiles import MACHINES, PRESETS, prior_of
+from argosy_operator.core.steps.goals import goals_of
 from tests.scaling.demo import SPEC
 
 

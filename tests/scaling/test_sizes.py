@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.goals import Serving, Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, StepDelta
 from argosy_operator.core.scaling.signals import histograms, lengths, validity
@@ -19,6 +18,7 @@ from argosy_operator.core.scaling.size.prefill import prefill_model
 from argosy_operator.core.scaling.size.spread import BEYOND, EDGES, mean_of, of_buckets
 from argosy_operator.core.scaling.size.work import Replica, Work
 from argosy_operator.core.scaling.state import Lengths
+from argosy_operator.core.steps.goals import goals_of
 from tests.scaling import known
 from tests.support.model import fleet as a_fleet
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.protocols import ClusterError
 
 Object = dict[str, Any]

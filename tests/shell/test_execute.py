@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from argosy_operator.core.fleet.actions import AnnotatePod, ErrorKind, HastenDrain, TakeWorkAgain
+from argosy_operator.core.snapshot.actions import AnnotatePod, ErrorKind, HastenDrain, TakeWorkAgain
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import execute
 from tests.support.model import fleet

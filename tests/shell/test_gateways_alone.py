@@ -13,8 +13,8 @@ import pytest
 
 from argosy_bench.fleets.processes import kill, start
 from argosy_bench.ports import free_ports
-from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.scaling.observe import unknown_metrics
+from argosy_operator.core.snapshot.actions import EventReason
 from argosy_operator.ports import gateways as port
 from argosy_operator.ports.gateways import HttpGateways
 from tests.support.model import Model, fleet

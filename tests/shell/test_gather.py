@@ -8,17 +8,16 @@ import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import (
+from argosy_operator.core.scaling.observe import Value, unknown_metrics
+from argosy_operator.core.scaling.signals.direct import Reading
+from argosy_operator.core.snapshot.pods import (
     FailingPair,
     FetchProgress,
     GatewayLoad,
     Handovers,
     SettingsRead,
 )
-from argosy_operator.core.fleet.snapshot import Clock, ReplicaSet
-from argosy_operator.core.scaling.observe import Value, unknown_metrics
-from argosy_operator.core.scaling.signals.direct import Reading
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, ReplicaSet
 from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell.gather import Sources, gather
 from tests.support.model import IMAGES, fleet

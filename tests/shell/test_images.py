@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet import names, revision
-from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.snapshot import names, revision
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.render import gateway, workload
 from argosy_operator.render import images as kept_images
 from argosy_operator.render.images import Images

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
-from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Sources

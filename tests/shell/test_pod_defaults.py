@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from tests.shell.store import Store
 from tests.shell.test_images import OLD, PARKED, an_operator_without_user, rounds
 

@@ -7,13 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
-from argosy_operator.core.fleet.actions import HastenDrain, TakeWorkAgain
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import Load
+from argosy_operator.core.snapshot.actions import HastenDrain, TakeWorkAgain
+from argosy_operator.core.snapshot.pods import Load
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads
-from tests.core.reconcile.test_victims import pod
+from tests.core.steps.test_victims import pod
 from tests.support.model import fleet
 from tests.support.virtual import run
 

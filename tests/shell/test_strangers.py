@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import quantity
-from argosy_operator.core.fleet.pods import pod_of
-from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import plan
+from argosy_operator.core.snapshot.objects import quantity
+from argosy_operator.core.snapshot.pods import pod_of
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, Snapshot
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.shell.gather import Sources, gather
 from tests.support.model import IMAGES, Model, fleet

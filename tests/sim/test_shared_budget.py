@@ -10,8 +10,7 @@ from random import Random
 
 import pytest
 
-from argosy_operator.core.budgets.bid import Bid, Fleet
-from argosy_operator.core.budgets.room import Budgets
+from argosy_operator.core.budgets import Bid, Budgets, Fleet
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate.cold_start import removal_hold_s
@@ -62,7 +61,7 @@ def day(peak_at: float, seed: int) -> Trace:
 
 @dataclass
 class Shared:
-    """One fleet and its law; it bids as `core/reconcile/bids.py` does."""
+    """One fleet and its law; it bids as `core/steps/bids.py` does."""
 
     name: Fleet
     world: World

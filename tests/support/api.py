@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.protocols import ClusterError
 
 Object = dict[str, Any]

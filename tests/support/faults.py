@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.support.world import World
 
 ERRORS = [kind for kind in ErrorKind if kind is not ErrorKind.FOREIGN]

@@ -12,8 +12,10 @@ from typing import Any
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import Condition
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import (
+from argosy_operator.core.plan import Plan, conclude, plan
+from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import (
     Action,
     AnnotatePod,
     AnnotateRole,
@@ -26,9 +28,8 @@ from argosy_operator.core.fleet.actions import (
     Scale,
     TakeWorkAgain,
 )
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import rfc3339, seconds
-from argosy_operator.core.fleet.pods import (
+from argosy_operator.core.snapshot.objects import rfc3339, seconds
+from argosy_operator.core.snapshot.pods import (
     OUR_COST,
     GatewayLoad,
     Handovers,
@@ -36,11 +37,9 @@ from argosy_operator.core.fleet.pods import (
     Pod,
     SettingsRead,
 )
-from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
-from argosy_operator.core.plan import Plan, conclude, plan
-from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
-from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
+from argosy_operator.core.snapshot.snapshot import Clock, Issuer, LoopMemory, ReplicaSet, Snapshot
 from argosy_operator.core.status.compose import status_of
+from argosy_operator.core.steps.drain import DRAIN_LEASE_S
 from argosy_operator.ports.protocols import Measurement
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Observed, compose

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import Load
+from argosy_operator.core.snapshot.pods import Load
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.ports.protocols import ClusterError, Gateways
 from argosy_operator.render.images import Images
 from argosy_operator.shell import loop

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.api.v1alpha1.status import RoleStatus
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Action, Scale, key_of
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import Object, is_owned
-from argosy_operator.core.fleet.pods import Load
-from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import Plan, plan
-from argosy_operator.core.reconcile.steps import REASONS
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import Action, Scale, key_of
+from argosy_operator.core.snapshot.objects import Object, is_owned
+from argosy_operator.core.snapshot.pods import Load
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
+from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.ports.protocols import Cluster, Measurement
 from argosy_operator.render.images import Images, kept
 from argosy_operator.render.pods.kept import kept_by_gateways

@@ -8,9 +8,9 @@ import json
 from math import prod
 
 from argosy_operator.cli.replay import difference
-from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.scaling.decision import MEANING, Rule
 from argosy_operator.core.slo.misses import in_words
+from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.core.status.numbers import number
 
 WELL_WHEN_FALSE = (

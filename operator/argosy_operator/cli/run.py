@@ -148,7 +148,7 @@ def run(
     log_level: LogLevel = "info",
 ) -> None:
     """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
-    from argosy_operator.core.budgets.room import Budgets
+    from argosy_operator.core.budgets import Budgets
     from argosy_operator.ports.access import AccessError
     from argosy_operator.ports.prometheus.server import ServerAccess
     from argosy_operator.shell import app

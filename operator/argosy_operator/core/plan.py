@@ -8,35 +8,40 @@ finds. Read next: `core/scaling/decide.py`, then `shell/loop.py`.
 
 from dataclasses import dataclass, replace
 
-from argosy_operator.core.fleet.actions import Action, Outcome, key_of, keys_of
-from argosy_operator.core.fleet.events import Event, EventReason, unpublished
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.flips.step import flip_roles
-from argosy_operator.core.gateways.step import await_settings
-from argosy_operator.core.gpu_types.step import choose_gpu_types
-from argosy_operator.core.models.step import fetch_model
-from argosy_operator.core.recall.step import learn_written, read_learnt, write_learnt
-from argosy_operator.core.reconcile.children import (
+from argosy_operator.core.snapshot.actions import (
+    Action,
+    Event,
+    EventReason,
+    Outcome,
+    key_of,
+    keys_of,
+    unpublished,
+)
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot
+from argosy_operator.core.steps.children import (
     apply_children,
     create_workloads,
     learn_accepted_drift,
 )
-from argosy_operator.core.reconcile.draft import LOOK_AGAIN_S, Draft
-from argosy_operator.core.reconcile.drain import retire_old_revisions, scale_deployments
-from argosy_operator.core.reconcile.failures import (
+from argosy_operator.core.steps.draft import LOOK_AGAIN_S, Draft, StepReason
+from argosy_operator.core.steps.drain import retire_old_revisions, scale_deployments
+from argosy_operator.core.steps.failures import (
     back_off_failed_actions,
     learn_failures,
     look_at_taken_names_s,
     next_try_s,
 )
-from argosy_operator.core.reconcile.field_conflicts import (
+from argosy_operator.core.steps.field_conflicts import (
     back_off_field_conflicts,
     learn_field_conflicts,
 )
-from argosy_operator.core.reconcile.steps import StepReason
-from argosy_operator.core.reconcile.targets.choose import choose_targets, scale_roles
-from argosy_operator.core.recycling.step import recycle_pods
+from argosy_operator.core.steps.flips import flip_roles
+from argosy_operator.core.steps.gateways import await_settings
+from argosy_operator.core.steps.gpu_types import choose_gpu_types
+from argosy_operator.core.steps.models import fetch_model
+from argosy_operator.core.steps.recall import learn_written, read_learnt, write_learnt
+from argosy_operator.core.steps.recycling import recycle_pods
+from argosy_operator.core.steps.targets import choose_targets, scale_roles
 
 
 def skip_if_deleting(snapshot: Snapshot, draft: Draft) -> Draft:

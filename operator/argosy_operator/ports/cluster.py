@@ -17,10 +17,10 @@ from kubernetes.aio.client import ApiClient, ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
-from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.names import FIELD_MANAGER
-from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.scaling.text.record import parse_json
+from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.names import FIELD_MANAGER
+from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.protocols import ClusterError, Gate
 from argosy_operator.ports.rate_limit import RateLimiter

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from argosy_operator.core.fleet.names import ADMIN_PORT
-from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.core.fleet.pods import Load
-from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.text.record import parse_json
+from argosy_operator.core.snapshot.names import ADMIN_PORT
+from argosy_operator.core.snapshot.objects import FleetKey
+from argosy_operator.core.snapshot.pods import Load
+from argosy_operator.core.steps.drain import DRAIN_LEASE_S
 
 log = logging.getLogger("argosy.engines")
 

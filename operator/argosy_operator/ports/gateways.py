@@ -3,7 +3,7 @@ Pods that fetch a model say on theirs how far they are.
 
 A gateway that does not answer, or an older one that does not know the path, names nobody and says
 nothing about its requests and settings. Names are compared with the fleet's own pods later
-(`core/status/findings.py`, `core/recycling`).
+(`core/status/findings.py`, `core/steps/recycling`).
 """
 
 import asyncio
@@ -16,16 +16,16 @@ from typing import Any
 
 import httpx
 
-from argosy_operator.core.fleet.names import FETCH_PORT, GATEWAY_ADMIN_PORT
-from argosy_operator.core.fleet.pods import (
+from argosy_operator.core.scaling.signals.direct import Load, Reading
+from argosy_operator.core.scaling.text.record import parse_json
+from argosy_operator.core.snapshot.names import FETCH_PORT, GATEWAY_ADMIN_PORT
+from argosy_operator.core.snapshot.pods import (
     FailingPair,
     FetchProgress,
     GatewayLoad,
     Handovers,
     SettingsRead,
 )
-from argosy_operator.core.scaling.signals.direct import Load, Reading
-from argosy_operator.core.scaling.text.record import parse_json
 
 TIMEOUT_S = 1.0
 MOST_BYTES = 256 << 10

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.protocols import ClusterError
 

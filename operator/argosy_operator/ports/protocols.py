@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.names import FIELD_MANAGER
-from argosy_operator.core.fleet.objects import FleetKey, Object
-from argosy_operator.core.fleet.pods import FetchProgress, GatewayLoad, Handovers, Load
-from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.core.scaling.signals.direct import Reading
+from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.names import FIELD_MANAGER
+from argosy_operator.core.snapshot.objects import FleetKey, Object
+from argosy_operator.core.snapshot.pods import FetchProgress, GatewayLoad, Handovers, Load
+from argosy_operator.core.snapshot.snapshot import Issuer
 
 
 @dataclass(eq=False)  # not frozen: Python writes an exception's traceback as it passes

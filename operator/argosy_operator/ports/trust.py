@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import FleetKey, Object, seconds
-from argosy_operator.core.fleet.snapshot import Issuer
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import FleetKey, Object, seconds
+from argosy_operator.core.snapshot.snapshot import Issuer
 from argosy_operator.ports.protocols import ClusterError
 
 log = logging.getLogger("argosy.trust")

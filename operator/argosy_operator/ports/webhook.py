@@ -10,7 +10,7 @@ from kubernetes.aio.client import ApiClient, ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.cluster import NO_TIMEOUT, classified
 from argosy_operator.ports.protocols import ClusterError

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from pydantic import BaseModel
 
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
 
 UID = 65532
 """User of the images. Numeric, so that the kubelet can check runAsNonRoot without the image."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, seconds
-from argosy_operator.core.fleet.revision import TEMPLATES, as_rolled_out, revision
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object, seconds
+from argosy_operator.core.snapshot.revision import TEMPLATES, as_rolled_out, revision
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""The ConfigMap that keeps what the scaling law has learnt. `core.recall` fills in its data."""
+"""The ConfigMap that keeps what the scaling law has learnt; `core.steps.recall` fills it in."""
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.render.common import fleet_metadata
 
 

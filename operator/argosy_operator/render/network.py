@@ -5,8 +5,8 @@ have no policy, because clients come from everywhere.
 """
 
 from argosy_operator.api.v1alpha1 import ROLES_OF, ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.render.common import fleet_metadata
 from argosy_operator.render.engines.table import kind_of
 

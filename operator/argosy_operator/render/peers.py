@@ -7,9 +7,9 @@ says what is in it.
 import json
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
-from argosy_operator.core.fleet.snapshot import Issuer
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
+from argosy_operator.core.snapshot.snapshot import Issuer
 from argosy_operator.render.common import MOUNTS, fleet_metadata
 from argosy_operator.render.pods.accounts import Callers
 

@@ -10,9 +10,9 @@ The picker may read the pods, pools and objectives of its namespace and nothing 
 import json
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
-from argosy_operator.core.fleet.revision import whole_seconds
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
+from argosy_operator.core.snapshot.revision import whole_seconds
 from argosy_operator.render.common import (
     GRACE_MARGIN_S,
     access,

@@ -1,8 +1,8 @@
 """A role's objects besides its Deployments: the ServingRole and the disruption budget."""
 
 from argosy_operator.api.v1alpha1 import API_VERSION, RoleName, ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.render.common import disruption_budget, metadata
 
 

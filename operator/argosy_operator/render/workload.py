@@ -1,8 +1,9 @@
 """The engine Deployment of one role and revision; its pod template never changes.
 
-What is in the template is either in `core.fleet.revision.fields` or constant; the one exception is
-the drain timeout, which stays what it was when the Deployment was created (`drain_timeout_s`).
-A change of the template here or in `engines/` needs a new number in `core.fleet.revision.TEMPLATE`.
+What is in the template is either in `core.snapshot.revision.fields` or constant; the one exception
+is the drain timeout, which stays what it was when the Deployment was created (`drain_timeout_s`).
+A change of the template here or in `engines/` needs a new number in
+`core.snapshot.revision.TEMPLATE`.
 """
 
 import posixpath
@@ -12,8 +13,8 @@ from argosy_operator.api.fields import Quantity
 from argosy_operator.api.v1alpha1.pods.resources import PodResources
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.roles import NVIDIA
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.render.common import (
     DEREGISTER_S,
     GRACE_MARGIN_S,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from argosy_operator.core.budgets.room import Budgets
+from argosy_operator.core.budgets import Budgets
 from argosy_operator.ports import rate_limit
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.cluster import ApiCluster

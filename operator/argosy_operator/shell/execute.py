@@ -12,8 +12,8 @@ from functools import partial
 from typing import assert_never
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import (
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import (
     Action,
     AnnotatePod,
     AnnotateRole,
@@ -30,7 +30,7 @@ from argosy_operator.core.fleet.actions import (
     key_of,
     needs,
 )
-from argosy_operator.core.fleet.objects import FleetKey, Object, is_owned
+from argosy_operator.core.snapshot.objects import FleetKey, Object, is_owned
 from argosy_operator.ports.protocols import Cluster, ClusterError, Engines
 from argosy_operator.shell.concurrency import call_all
 

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import (
+from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.scaling.signals import alone
+from argosy_operator.core.scaling.signals.alone import Heard
+from argosy_operator.core.scaling.signals.validity import why_unavailable
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import (
     ChildKey,
     Object,
     child_key,
@@ -23,7 +26,7 @@ from argosy_operator.core.fleet.objects import (
     is_seen,
     replicas_of,
 )
-from argosy_operator.core.fleet.pods import (
+from argosy_operator.core.snapshot.pods import (
     FetchProgress,
     GatewayLoad,
     Handovers,
@@ -35,7 +38,7 @@ from argosy_operator.core.fleet.pods import (
     owned_pods,
     pod_of,
 )
-from argosy_operator.core.fleet.revision import (
+from argosy_operator.core.snapshot.revision import (
     OLD_TEMPLATE,
     TEMPLATE,
     as_rolled_out,
@@ -46,16 +49,19 @@ from argosy_operator.core.fleet.revision import (
     template_of,
     verifies_callers,
 )
-from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot, role_of
-from argosy_operator.core.gateways.settings import is_rolled_out
-from argosy_operator.core.gpu_types.noted import as_chosen
-from argosy_operator.core.models.job import as_fetched, may_have_job
-from argosy_operator.core.reconcile.bids import gpus_targeted
-from argosy_operator.core.reconcile.targets.spec import by_law, goals_of
-from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.scaling.signals import alone
-from argosy_operator.core.scaling.signals.alone import Heard
-from argosy_operator.core.scaling.signals.validity import why_unavailable
+from argosy_operator.core.snapshot.snapshot import (
+    Clock,
+    Issuer,
+    LoopMemory,
+    ReplicaSet,
+    Snapshot,
+    role_of,
+)
+from argosy_operator.core.steps.bids import gpus_targeted
+from argosy_operator.core.steps.gateways import is_rolled_out
+from argosy_operator.core.steps.goals import by_law, goals_of
+from argosy_operator.core.steps.gpu_types import as_chosen
+from argosy_operator.core.steps.models import as_fetched, may_have_job
 from argosy_operator.ports.protocols import (
     Cluster,
     Engines,

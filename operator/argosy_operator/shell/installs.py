@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.objects import FleetKey, Object, own_part, status_patch
+from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.objects import FleetKey, Object, own_part, status_patch
 from argosy_operator.ports.protocols import Cluster, ClusterError
 from argosy_operator.shell.telemetry import metrics
 

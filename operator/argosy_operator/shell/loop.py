@@ -11,14 +11,13 @@ import logging
 import time
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet.actions import ErrorKind, Outcome
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import FleetKey, Object
-from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import conclude, plan
-from argosy_operator.core.reconcile.bids import bid_of
+from argosy_operator.core.snapshot.actions import ErrorKind, Outcome
+from argosy_operator.core.snapshot.objects import FleetKey, Object
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, Snapshot
 from argosy_operator.core.status.numbers import errors_of
 from argosy_operator.core.status.problems import next_overdue_s
+from argosy_operator.core.steps.bids import bid_of
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather

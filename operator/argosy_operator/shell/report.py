@@ -10,14 +10,21 @@ from pydantic import ValidationError
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
-from argosy_operator.core.fleet.events import Event, handovers_fail, manifest, stalled
-from argosy_operator.core.fleet.objects import Object, is_owned, own_part, status_patch
-from argosy_operator.core.fleet.pods import owned_pods
-from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
-from argosy_operator.core.reconcile.draft import Draft
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import (
+    ErrorKind,
+    Event,
+    Outcome,
+    handovers_fail,
+    is_write,
+    manifest,
+    stalled,
+    target,
+)
+from argosy_operator.core.snapshot.objects import Object, is_owned, own_part, status_patch
+from argosy_operator.core.snapshot.pods import owned_pods
+from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.compose import (
     list_forbidden,
     role_status_of,
@@ -25,6 +32,7 @@ from argosy_operator.core.status.compose import (
     unreadable_fleet,
 )
 from argosy_operator.core.status.facts import Standing
+from argosy_operator.core.steps.draft import Draft
 from argosy_operator.ports.protocols import Cluster, ClusterError
 from argosy_operator.shell.execute import STOP_AT, error_kind
 from argosy_operator.shell.gather import Sources

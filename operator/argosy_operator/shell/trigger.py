@@ -24,8 +24,8 @@ import kopf
 from yarl import URL
 
 from argosy_operator.api.v1alpha1 import GROUP, VERSION
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.access import Access, Login
 from argosy_operator.ports.cluster import PLURALS, ApiCluster
 from argosy_operator.ports.protocols import ClusterError

@@ -20,8 +20,8 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import FleetKey
+from argosy_operator.core.snapshot.objects import FleetKey
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.ports.protocols import ClusterError, Gateways
 from argosy_operator.ports.rate_limit import QPS
 from argosy_operator.shell.concurrency import RoundSlots, call_all, rounds_at_once

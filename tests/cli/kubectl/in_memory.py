@@ -13,7 +13,7 @@ import pytest
 from kubernetes.aio.client.exceptions import ApiException
 
 from argosy_operator.cli.kubectl.session import Cluster
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 
 Object = dict[str, Any]
 NOW = 1_800_000_000.0

@@ -4,10 +4,10 @@ import pytest
 
 from argosy_operator.cli.kubectl.drain import Work, parse_duration, read_work
 from argosy_operator.cli.kubectl.exits import CommandError
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.names import ADMIN_PORT
-from argosy_operator.core.fleet.objects import rfc3339
-from argosy_operator.core.fleet.pods import OUR_COST
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.names import ADMIN_PORT
+from argosy_operator.core.snapshot.objects import rfc3339
+from argosy_operator.core.snapshot.pods import OUR_COST
 from tests.cli.kubectl.conftest import Run
 from tests.cli.kubectl.in_memory import NOW, World
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from argosy_operator.core.fleet.objects import rfc3339
+from argosy_operator.core.snapshot.objects import rfc3339
 from tests.cli.kubectl.conftest import Run
 from tests.cli.kubectl.in_memory import NOW, World
 from tests.cli.kubectl.test_thresholds import ACTIVE, record_of

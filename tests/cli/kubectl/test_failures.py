@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.cli.kubectl.app import main
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.protocols import ClusterError
 
 CONFIG = """

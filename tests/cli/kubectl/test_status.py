@@ -4,7 +4,7 @@ import json
 
 import yaml
 
-from argosy_operator.core.fleet.objects import rfc3339
+from argosy_operator.core.snapshot.objects import rfc3339
 from tests.cli.kubectl.conftest import Run
 from tests.cli.kubectl.in_memory import NOW, World
 

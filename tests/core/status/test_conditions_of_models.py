@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import FetchProgress, Pod
+from argosy_operator.core.snapshot.pods import FetchProgress, Pod
 from argosy_operator.core.status.sentences import _in_steps
 from tests.core.status.worlds import GATEWAY, Row, World, pod, status, told
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.fleet.pods import FailingPair
+from argosy_operator.core.snapshot.pods import FailingPair
 from tests.core.status.worlds import (
     GATEWAY,
     GENERATION,

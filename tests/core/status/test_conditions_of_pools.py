@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.core.status.worlds import Row, World, pod, told
 
 EPP = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.core.status.worlds import (
     BUDGET,
     CLAIM,

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from argosy_operator.api.model import dump
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.status.numbers import autoscaling_status
+from argosy_operator.core.steps.draft import Draft
 from tests.core.status.worlds import GATEWAY, NOW, World, pod, snapshot_of, status
 
 SPLIT = {"mode": "disaggregated"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.core.status import (
     test_conditions_of_gateways,
     test_conditions_of_models,

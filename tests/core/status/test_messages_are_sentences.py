@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.core.status.worlds import BUDGET, GATEWAY, World, pod, refused, sick, status, unready
 
 words = st.one_of(

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.status.numbers import (
     damped,
     damped_duration,
     goodput_status,
     roles_status,
 )
+from argosy_operator.core.steps.draft import Draft
 from tests.core.status.worlds import (
     GATEWAY,
     NOW,

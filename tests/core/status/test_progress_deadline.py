@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
-from argosy_operator.core.fleet.events import stalled
-from argosy_operator.core.fleet.memory import Failure
-from argosy_operator.core.fleet.pods import Pod
-from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.snapshot.actions import stalled
+from argosy_operator.core.snapshot.pods import Pod
+from argosy_operator.core.snapshot.snapshot import Failure, Snapshot
 from argosy_operator.core.status.problems import next_overdue_s, problems_of
 from tests.core.status.worlds import (
     CLAIM,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Apply, Create, Delete, Scale, target
+from argosy_operator.core.snapshot.actions import Apply, Create, Delete, Scale, target
 from tests.core.status.worlds import World, round_of, status
 
 ORDERS = (Apply, Create, Delete, Scale)

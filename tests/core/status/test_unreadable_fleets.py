@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.pods import Pod
+from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.status.compose import list_forbidden, unreadable_fleet
 from argosy_operator.core.status.facts import Standing
 from tests.core.status.worlds import GATEWAY, LONG_AGO, NOW, pod, unready

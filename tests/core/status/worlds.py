@@ -12,11 +12,14 @@ from functools import cache
 from typing import Any
 
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
-from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
-from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
-from argosy_operator.core.fleet.names import FIELD_MANAGER, FRONT_ROLES, SETTINGS_KEY
-from argosy_operator.core.fleet.objects import child_key
-from argosy_operator.core.fleet.pods import (
+from argosy_operator.core.plan import Plan, conclude, plan
+from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.slo.errors import Errors
+from argosy_operator.core.snapshot.actions import Apply, Create, ErrorKind, Outcome, target
+from argosy_operator.core.snapshot.names import FIELD_MANAGER, FRONT_ROLES, SETTINGS_KEY
+from argosy_operator.core.snapshot.objects import child_key
+from argosy_operator.core.snapshot.pods import (
     FailingPair,
     FetchProgress,
     GatewayLoad,
@@ -25,13 +28,15 @@ from argosy_operator.core.fleet.pods import (
     Pod,
     SettingsRead,
 )
-from argosy_operator.core.fleet.revision import OLD_TEMPLATE
-from argosy_operator.core.fleet.revision import revision as digest_of
-from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
-from argosy_operator.core.plan import Plan, conclude, plan
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.slo.errors import Errors
+from argosy_operator.core.snapshot.revision import OLD_TEMPLATE
+from argosy_operator.core.snapshot.revision import revision as digest_of
+from argosy_operator.core.snapshot.snapshot import (
+    Clock,
+    FieldConflict,
+    Issuer,
+    LoopMemory,
+    Snapshot,
+)
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.ports.protocols import Measurement
 from argosy_operator.shell.gather import Observed, compose

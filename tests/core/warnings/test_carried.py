@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.size.model import smallest
+from argosy_operator.core.steps.goals import goals_of
 from argosy_operator.core.warnings.carried import _models, carried
 from tests.support.model import fleet
 

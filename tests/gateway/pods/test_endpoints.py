@@ -6,7 +6,7 @@ import pytest
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State, endpoint_of_pod, is_ready_gateway
 from argosy_gateway.wire.http1 import Head
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 
 POD = {
     "metadata": {

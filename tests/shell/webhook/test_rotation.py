@@ -12,7 +12,7 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.webhook.certificates import MOST_OF_OTHERS, bundle, new_certificate
 from argosy_operator.shell.webhook.rotation import LOOK_AGAIN_S, STUCK_S, Rotation

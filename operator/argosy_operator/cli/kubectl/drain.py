@@ -16,10 +16,10 @@ import typer
 
 from argosy_operator.cli.kubectl.exits import CommandError, Exit
 from argosy_operator.cli.kubectl.options import Context, Kubeconfig, Namespace
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, rfc3339
-from argosy_operator.core.fleet.pods import pod_of
-from argosy_operator.core.fleet.snapshot import role_of
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object, rfc3339
+from argosy_operator.core.snapshot.pods import pod_of
+from argosy_operator.core.snapshot.snapshot import role_of
 
 if TYPE_CHECKING:
     from argosy_operator.cli.kubectl.session import Cluster

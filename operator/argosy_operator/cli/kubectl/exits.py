@@ -5,7 +5,7 @@ docs/reference/kubectl.md documents the statuses; scripts read them.
 
 from enum import IntEnum
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.snapshot.actions import ErrorKind
 
 
 class Exit(IntEnum):

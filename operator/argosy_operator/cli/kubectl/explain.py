@@ -12,7 +12,7 @@ from argosy_operator.cli.kubectl.options import Context, Kubeconfig, Namespace
 
 if TYPE_CHECKING:
     from argosy_operator.cli.kubectl.session import Cluster
-    from argosy_operator.core.fleet.objects import Object
+    from argosy_operator.core.snapshot.objects import Object
 
 
 def explain(

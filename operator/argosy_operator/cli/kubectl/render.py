@@ -17,11 +17,10 @@ from argosy_operator.cli.kubectl.lint import read_documents
 from argosy_operator.cli.kubectl.options import Files
 from argosy_operator.cli.kubectl.printed import as_json, as_yaml, items
 from argosy_operator.cli.kubectl.values import with_values
-from argosy_operator.core.fleet.actions import Apply, Create
-from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import Object
-from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import plan
+from argosy_operator.core.snapshot.actions import Apply, Create
+from argosy_operator.core.snapshot.objects import Object
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
 from argosy_operator.render.images import Images
 
 

@@ -18,10 +18,10 @@ from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 
 from argosy_operator.cli.kubectl.exits import CommandError, Exit, refused, unknown_fleet
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, is_owned
-from argosy_operator.core.fleet.pods import owned_pods
-from argosy_operator.core.fleet.snapshot import role_of
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object, is_owned
+from argosy_operator.core.snapshot.pods import owned_pods
+from argosy_operator.core.snapshot.snapshot import role_of
 from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.cluster import ApiCluster, classified
 from argosy_operator.ports.lease import Term

@@ -18,7 +18,7 @@ from argosy_operator.cli.kubectl.options import (
     Output,
 )
 from argosy_operator.cli.kubectl.printed import data, items, table
-from argosy_operator.core.fleet.objects import Object, seconds
+from argosy_operator.core.snapshot.objects import Object, seconds
 
 if TYPE_CHECKING:
     from argosy_operator.cli.kubectl.session import Cluster

@@ -1,6 +1,6 @@
 """The answer of a scaling law and its vocabulary.
 
-Made by `decide` and `explain`; `core.reconcile`, `core.status` and the CLI read it.
+Made by `decide` and `explain`; `core.steps`, `core.status` and the CLI read it.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """What the user wants and allows: SLO, bounds of each role, step limits, windows, GPU budget.
 
-`core.reconcile.targets.spec` fills it from a ServingDeployment's spec; every scaling law reads
+`core.steps.goals` fills it from a ServingDeployment's spec; every scaling law reads
 it. Values only. Durations are seconds, shares are 0..1. Defaults are those of the spec's fields.
 """
 

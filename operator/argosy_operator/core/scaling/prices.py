@@ -2,8 +2,8 @@
 
 Each minute the whole fleet is sized for the planned load on every combination of types, from the
 types' profiles. Measured constants are left out on purpose: only one type has them, and a type must
-not be left because it was measured and the others were not. `core.reconcile.targets.ask` keeps the
-`Prices` between rounds, `core.gpu_types` carries out what `chosen` says.
+not be left because it was measured and the others were not. `core.steps.targets` keeps the
+`Prices` between rounds, `core.steps.gpu_types` carries out what `chosen` says.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """What the law remembers from one decision to the next.
 
-`signals.validity` and `decide` write and read it; `core.fleet.snapshot` keeps it between rounds. It
-is empty after a restart of the operator, so that every hold starts again.
+`signals.validity` and `decide` write and read it; `core.snapshot.snapshot` keeps it between rounds.
+It is empty after a restart of the operator, so that every hold starts again.
 """
 
 from dataclasses import dataclass, field, replace

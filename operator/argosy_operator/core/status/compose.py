@@ -11,12 +11,11 @@ from argosy_operator.api.conditions import ConditionType, upsert
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStatus
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Outcome
-from argosy_operator.core.fleet.objects import Object, rfc3339
-from argosy_operator.core.fleet.snapshot import Snapshot, role_of
-from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import not_judged
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import Outcome
+from argosy_operator.core.snapshot.objects import Object, rfc3339
+from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
 from argosy_operator.core.status.facts import Standing, facts_of, facts_of_standing
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import (
@@ -30,6 +29,7 @@ from argosy_operator.core.status.numbers import (
 )
 from argosy_operator.core.status.sentences import FOREIGN, messages_of
 from argosy_operator.core.status.table import ROLE_TABLE, Fact, Facts, Overdue, conditions_of
+from argosy_operator.core.steps.draft import Draft
 
 
 def status_of(

@@ -8,15 +8,15 @@ read them back from the MetricsAvailable condition.
 
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.decision import Decision, Rule, lacks_metrics
 from argosy_operator.core.scaling.explain import alone_sentence, relearning_sentence
 from argosy_operator.core.scaling.goals import Whose
 from argosy_operator.core.scaling.observe import Idle
 from argosy_operator.core.scaling.signals.validity import why_unavailable
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.table import METRICS_PROBLEMS, Fact
+from argosy_operator.core.steps.goals import goals_of
 
 CLOCK_STEPS = (
     (86_400.0, "1 day"),

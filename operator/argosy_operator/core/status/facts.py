@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1.status import Condition
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, child_key, is_owned
-from argosy_operator.core.fleet.pods import Pod
-from argosy_operator.core.fleet.revision import verifies_callers
-from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.gateways.settings import is_rolled_out
-from argosy_operator.core.models.job import live_job
-from argosy_operator.core.reconcile import field_conflicts
-from argosy_operator.core.reconcile.failures import is_stuck
-from argosy_operator.core.reconcile.targets.spec import at_zero, by_law
 from argosy_operator.core.scaling.decision import lacks_metrics, not_judged
 from argosy_operator.core.slo.errors import Alert, lasting
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object, child_key, is_owned
+from argosy_operator.core.snapshot.pods import Pod
+from argosy_operator.core.snapshot.revision import verifies_callers
+from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.decided import facts_of_decision, no_requests
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import errors_of, fronts, slo_column, without_room
 from argosy_operator.core.status.table import Fact, Facts, Overdue
+from argosy_operator.core.steps import field_conflicts
+from argosy_operator.core.steps.failures import is_stuck
+from argosy_operator.core.steps.gateways import is_rolled_out
+from argosy_operator.core.steps.goals import at_zero, by_law
+from argosy_operator.core.steps.models import live_job
 
 
 def facts_of(findings: Findings) -> Facts:

@@ -10,14 +10,10 @@ from typing import Any
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Outcome
-from argosy_operator.core.fleet.memory import Failure
-from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.gateways.settings import InUse, in_use
-from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.targets.spec import at_zero, by_law
 from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import Outcome
+from argosy_operator.core.snapshot.snapshot import Failure, Snapshot
 from argosy_operator.core.status.decided import metrics_problem
 from argosy_operator.core.status.numbers import fronts, goodput_status
 from argosy_operator.core.status.problems import (
@@ -26,6 +22,9 @@ from argosy_operator.core.status.problems import (
     failed_writes,
     problems_of,
 )
+from argosy_operator.core.steps.draft import Draft
+from argosy_operator.core.steps.gateways import InUse, in_use
+from argosy_operator.core.steps.goals import at_zero, by_law
 
 _FAILURES = 2
 """In a row. A single failure is no finding: pods that end break what they hand over."""

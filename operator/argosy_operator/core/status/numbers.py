@@ -9,18 +9,18 @@ from typing import Any
 
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, is_seen, replicas_of, rfc3339
-from argosy_operator.core.fleet.ownership import APPLIED, signed
-from argosy_operator.core.fleet.snapshot import Snapshot, role_of
-from argosy_operator.core.gpu_types.noted import noted
-from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.targets.spec import by_law
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
 from argosy_operator.core.scaling.signals.learning import SCORED_ENOUGH
 from argosy_operator.core.slo.errors import Spent, spent
 from argosy_operator.core.slo.misses import LEAST
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object, is_seen, replicas_of, rfc3339
+from argosy_operator.core.snapshot.ownership import APPLIED, signed
+from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
+from argosy_operator.core.steps.draft import Draft
+from argosy_operator.core.steps.goals import by_law
+from argosy_operator.core.steps.gpu_types import noted
 
 ATTAINMENT_STEP = 0.01
 """Absolute: one percentage point."""

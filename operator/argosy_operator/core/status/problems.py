@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from argosy_operator.api.conditions.kubectl import POOLS_MANIFEST
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import ErrorKind, Outcome, target
-from argosy_operator.core.fleet.memory import Failure
-from argosy_operator.core.fleet.objects import rfc3339, seconds
-from argosy_operator.core.fleet.pods import Pod
-from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.models.job import had_no_pod, live_job, pods_of, suspension
-from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.failures import lacks_pools, shown
 from argosy_operator.core.scaling.text.record import parse_json
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import ErrorKind, Outcome, target
+from argosy_operator.core.snapshot.objects import rfc3339, seconds
+from argosy_operator.core.snapshot.pods import Pod
+from argosy_operator.core.snapshot.snapshot import Failure, Snapshot
+from argosy_operator.core.steps.draft import Draft
+from argosy_operator.core.steps.failures import lacks_pools, shown
+from argosy_operator.core.steps.models import had_no_pod, live_job, pods_of, suspension
 
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
 """Problems of a cluster that has too little room."""

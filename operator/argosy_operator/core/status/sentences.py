@@ -10,18 +10,18 @@ from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import OperatorStatus, OtherOperator
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import rfc3339
-from argosy_operator.core.fleet.pods import FetchProgress
-from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.gateways.settings import UNHEARD_S, is_rolled_out
-from argosy_operator.core.models.job import live_job, pods_of
-from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.scaling.decision import lacks_metrics
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import rfc3339
+from argosy_operator.core.snapshot.pods import FetchProgress
+from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.decided import messages_of_decision
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import number, without_room
 from argosy_operator.core.status.problems import MOST_NAMED
+from argosy_operator.core.steps import field_conflicts
+from argosy_operator.core.steps.gateways import UNHEARD_S, is_rolled_out
+from argosy_operator.core.steps.models import live_job, pods_of
 
 _ALL_SERVE = Reason.ROLLED_OUT.meaning
 _STEPS = 20

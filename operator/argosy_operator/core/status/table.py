@@ -16,8 +16,8 @@ from argosy_operator.api.conditions import (
     with_runbook,
 )
 from argosy_operator.api.conditions.reasons import Reason
-from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES
+from argosy_operator.core.steps.failures import STUCK_S
 
 
 @unique

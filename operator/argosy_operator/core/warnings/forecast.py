@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeploymentSpec
-from argosy_operator.core.reconcile.targets.spec import by_law
+from argosy_operator.core.steps.goals import by_law
 from argosy_operator.core.warnings.warning import FleetWarning
 
 

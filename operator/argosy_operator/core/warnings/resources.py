@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
 from argosy_operator.api.v1alpha1.pods.merged import merged
-from argosy_operator.core.fleet import names
+from argosy_operator.core.snapshot import names
 from argosy_operator.core.warnings.warning import FleetWarning, Place
 
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
 from argosy_operator.core.scaling.signals import direct, others, samples
+from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.ports.prometheus import queries
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.server import NoAnswerError, Row, Server, TooLargeError

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.observe import unknown_metrics
+from argosy_operator.core.snapshot.objects import FleetKey
+from argosy_operator.core.steps.goals import goals_of
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist, without_user
 from argosy_operator.ports.prometheus.collect import Collected, Fleets, Question, collect, take
 from argosy_operator.ports.prometheus.queries import Spans

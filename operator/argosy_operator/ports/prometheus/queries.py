@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.signals import others, samples
+from argosy_operator.core.snapshot.objects import FleetKey
 
 QUANTILE = 0.9
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from argosy_operator.core.fleet.objects import FleetKey
+from argosy_operator.core.snapshot.objects import FleetKey
 
 T = TypeVar("T")
 

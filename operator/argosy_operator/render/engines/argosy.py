@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.core.scaling.signals import samples
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.revision import whole_seconds
 from argosy_operator.render import peers
 from argosy_operator.render.common import TLS_DIR, TOKEN_FILE, command_line
 from argosy_operator.render.engines.kind import ROLE_FILE, EnginePod, HttpEndpoint

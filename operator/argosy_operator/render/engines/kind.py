@@ -12,8 +12,8 @@ from typing import Protocol
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.roles import NVIDIA, GpuType
-from argosy_operator.core.fleet.objects import Object
-from argosy_operator.core.fleet.revision import drain_timeout_s
+from argosy_operator.core.snapshot.objects import Object
+from argosy_operator.core.snapshot.revision import drain_timeout_s
 from argosy_operator.render.images import Images
 from argosy_operator.render.pods.kept import kept, settings_of
 

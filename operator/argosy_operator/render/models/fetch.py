@@ -6,8 +6,8 @@ from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
 from argosy_operator.api.v1alpha1.pods.merged import merged
 from argosy_operator.api.v1alpha1.pods.resources import PodResources
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, digest
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object, digest
 from argosy_operator.render.common import (
     UID,
     command_line,

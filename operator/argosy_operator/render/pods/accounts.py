@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.pods import Pod
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.render.images import Images
 from argosy_operator.render.pods.kept import settings_of
 

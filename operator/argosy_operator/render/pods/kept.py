@@ -13,8 +13,8 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
 from argosy_operator.api.v1alpha1.pods.merged import merged
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
-from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object
 
 
 def kept(live: Object | None, defaults: PodSettings) -> PodSettings | None:

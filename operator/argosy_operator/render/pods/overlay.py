@@ -12,7 +12,7 @@ from argosy_operator.api.v1alpha1.pods.env import PodEnv
 from argosy_operator.api.v1alpha1.pods.resources import PodResources
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.pods.volumes import Volume
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.snapshot.objects import Object
 
 SHM = "shm"
 _NAMED = {

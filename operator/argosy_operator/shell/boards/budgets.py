@@ -8,11 +8,8 @@ grows before all have made a bid (`learning.py`).
 import time
 from collections.abc import Callable
 
-from argosy_operator.core.budgets.allocate import Cap, allocate
-from argosy_operator.core.budgets.bid import Bid
-from argosy_operator.core.budgets.room import Budgets
-from argosy_operator.core.budgets.share import Share
-from argosy_operator.core.fleet.objects import FleetKey
+from argosy_operator.core.budgets import Bid, Budgets, Cap, Share, allocate
+from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.shell.boards.learning import Learning
 
 AGAIN_S = 15.0

@@ -8,7 +8,7 @@ the other fleets keep what works. No fleet begins before all are known (`learnin
 import time
 from collections.abc import Callable
 
-from argosy_operator.core.fleet.objects import FleetKey
+from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.shell.boards.learning import Learning
 
 LOOK_S = 10.0

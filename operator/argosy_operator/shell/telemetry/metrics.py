@@ -6,10 +6,10 @@ from contextlib import contextmanager, suppress
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.slo.errors import WINDOWS, Spent
+from argosy_operator.core.snapshot.objects import FleetKey
+from argosy_operator.core.steps.draft import Draft
 
 SEVERITIES = ("Page", "Ticket")
 Rows = Mapping[tuple[str, ...], float]

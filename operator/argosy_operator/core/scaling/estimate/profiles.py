@@ -1,6 +1,6 @@
 """What one replica of a `sim://` preset can do: constants of published fits.
 
-`core.reconcile.targets.spec` gives them to the law as a prior, the simulator (`sim`) runs on them.
+`core.steps.goals` gives them to the law as a prior, the simulator (`sim`) runs on them.
 A real model has none: its prior is a guess from the SLO. The engine is a program of its own and
 has the same constants in `argosy_engine/runtime/sim.py`; a test compares the two.
 Sources: OPT-13B on an A100 is DistServe's released profile; Llama-70B on four and on eight H100 is

@@ -1,6 +1,6 @@
 """Windows of time that raise a role's minimum or lower its maximum, put into the goals of a round.
 
-`core.reconcile.targets.spec` makes `Window`s of `spec.autoscaling.schedules`, the simulator of its
+`core.steps.goals` makes `Window`s of `spec.autoscaling.schedules`, the simulator of its
 flag. The law itself knows no calendar: it gets the bounds that are in force. Times are seconds
 since the epoch. Days on which clocks change are read as Debian's cron reads them (cronsim): a start
 in the hour that is left out comes after it, one in the hour that comes twice comes once.

@@ -2,7 +2,7 @@
 
 A pod changes its role in seconds, and a new one takes a cold start (designs/0013). So with
 `autoscaling.roleFlip` a hold is one on what both roles need together. `decide` calls `shifted` with
-what holds and steps gave to each role; `core.flips` and the simulator carry it out.
+what holds and steps gave to each role; `core.steps.flips` and the simulator carry it out.
 """
 
 from dataclasses import dataclass, replace

@@ -1,7 +1,7 @@
 """What our law has learnt as text, and how the law goes on with it after a restart.
 
-`core.recall` writes the text to a ConfigMap and reads it back. Nothing in it is trusted: what is
-not a state of this version, or not possible, is refused, and the law begins as if nothing were
+`core.steps.recall` writes the text to a ConfigMap and reads it back. Nothing in it is trusted: what
+is not a state of this version, or not possible, is refused, and the law begins as if nothing were
 kept.
 """
 

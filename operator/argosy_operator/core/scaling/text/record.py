@@ -1,6 +1,6 @@
 """JSON of a scaling law's values, both ways: a published decision can be replayed.
 
-`core.reconcile.targets.ask` writes a record to status and log; `kubectl argosy explain` and the
+`core.steps.targets` writes a record to status and log; `kubectl argosy explain` and the
 tests read it. Dataclasses are written by their fields. Signals are `{"value": v, "at": t}`,
 `{"idle": t}` and `{"unknown": reason}`.
 """

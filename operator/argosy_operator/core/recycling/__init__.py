@@ -1,1 +1,0 @@
-"""The step that replaces a pod whose handovers fail with partners that are in order."""

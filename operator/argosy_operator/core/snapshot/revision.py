@@ -1,0 +1,245 @@
+"""The revision: a digest of everything that the engine pods of a fleet are made of.
+
+All roles of a mode have one revision, because a prefill and a decode pod work together only if
+theirs is the same. What may change without new pods (replicas, SLO, autoscaling, drain times,
+routing, metrics) is not part of it.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+from argosy_operator.api.bounds import DURATION_BOUNDS
+from argosy_operator.api.fields import Duration
+from argosy_operator.api.model import dump
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
+from argosy_operator.api.v1alpha1.pods.merged import merged
+from argosy_operator.api.v1alpha1.roles import GpuType, Role
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import Object, digest
+
+TEMPLATE = 5
+"""Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
+change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
+NAMELESS_TEMPLATE = 4
+"""The template whose pods have no USER. It is still rendered for Deployments from before design
+0027, which do not note what they were made from."""
+OLD_TEMPLATE = 3
+"""The template before design 0007: its pods ask no caller for a token. It is still rendered for
+fleets whose pods have it, as they are."""
+TEMPLATES = (TEMPLATE, NAMELESS_TEMPLATE, OLD_TEMPLATE)
+POD_FIELDS = (
+    "labels",
+    "annotations",
+    "node_selector",
+    "tolerations",
+    "affinity",
+    "topology_spread",
+    "priority_class_name",
+    "scheduler_name",
+    "runtime_class_name",
+    "service_account_name",
+    "image_pull_secrets",
+    "user_ids",
+    "root_filesystem",
+    "resources",
+    "shared_memory",
+    "env",
+    "env_from",
+    "volumes",
+)
+"""Fields of an item of `pods` that are part of the revision: all, because a pod cannot change any
+of them while it runs. Only what an item asks for counts: an empty field is as an absent one."""
+
+
+def template_of(
+    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str
+) -> int:
+    """The template of the revision that the spec asks for.
+
+    `deployments` are the names of the fleet's own. Pods that run in a template keep it, so that an
+    upgrade of the operator alone replaces none.
+    """
+    return _rolled_out(fleet, deployments, engine_image=engine_image) or TEMPLATE
+
+
+def _rolled_out(
+    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str
+) -> int | None:
+    """The template of the spec's revision of which a Deployment is there; None if there is none."""
+    for template in TEMPLATES:
+        digits = revision(fleet, engine_image=engine_image, template=template)
+        for role, _ in fleet.spec.active_roles():
+            if names.engine_deployment(fleet.name, role, digits) in deployments:
+                return template
+    return None
+
+
+def made_from(deployments: Iterable[Object], made_of: str) -> Object | None:
+    """The Deployment that notes `made_of`, a digest of `inputs`: its pods were made from the same
+    inputs, in whatever template."""
+    for deployment in deployments:
+        notes = deployment["metadata"].get("annotations") or {}
+        if notes.get(names.INPUTS) == made_of:
+            return deployment
+    return None
+
+
+def verifies_callers(deployment: Object) -> bool:
+    """Whether the pods of an engine Deployment verify who calls them."""
+    volumes = deployment["spec"].get("template", {}).get("spec", {}).get("volumes") or ()
+    return any(volume.get("name") == names.PEERS_VOLUME for volume in volumes)
+
+
+def certificate_of(deployment: Object) -> str | None:
+    """The Secret that the pods of a Deployment mount for TLS; None if they have none."""
+    volumes = deployment["spec"].get("template", {}).get("spec", {}).get("volumes") or ()
+    names_of = (v["secret"]["secretName"] for v in volumes if v.get("name") == names.TLS_VOLUME)
+    return next(names_of, None)
+
+
+def as_rolled_out(
+    fleet: ServingDeployment,
+    deployments: Mapping[str, Object],
+    *,
+    engine_image: str,
+    called: bool,
+) -> ServingDeployment:
+    """The fleet whose engine pods may exist now: without TLS until the gateways can call them.
+
+    `deployments` are the fleet's own, by name. `called`: every gateway pod has a certificate. Pods
+    with TLS that exist stay, in whatever template: of their gateways some may just be replaced.
+    """
+    if fleet.spec.security.tls is None or called:
+        return fleet
+    made_of = digest(inputs(fleet, engine_image=engine_image))
+    if made_from(deployments.values(), made_of) is not None:
+        return fleet
+    if _rolled_out(fleet, deployments, engine_image=engine_image) is not None:
+        return fleet
+    security = fleet.spec.security.model_copy(update={"tls": None})
+    spec = fleet.spec.model_copy(update={"security": security})
+    return fleet.model_copy(update={"spec": spec})
+
+
+def fields(
+    fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE
+) -> dict[str, object]:
+    """What the revision is made of; `engine_image` is the operator's default image."""
+    spec = fleet.spec
+    unverified = template != OLD_TEMPLATE and not spec.verifies_peers
+    # Only where it changes the pod: fleets from before the field keep their revision.
+    flips = {"roleFlip": True} if spec.flips_roles else {}
+    tensor = {name: role.parallelism.tensor for name, role in spec.active_roles()}
+    split = {"tensor": tensor} if set(tensor.values()) != {1} else {}
+    types = {name: _type(role.gpu_type) for name, role in spec.active_roles() if role.gpu_type}
+    typed = {"gpuTypes": types} if types else {}
+    picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
+    pods, fetched = _asked(fleet), fleet.fetched_model
+    commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
+    also = {"alsoServed": list(fleet.engine_names[1:])} if fleet.engine_names[1:] else {}
+    engine = {} if spec.engine.type == "argosy" else {"engine": spec.engine.type}
+    return (
+        flips
+        | commit
+        | engine
+        | ({"pods": pods} if pods else {})
+        | split
+        | picked
+        | also
+        | typed
+        | {
+            "template": template,
+            "image": spec.engine.image or engine_image,
+            "model": spec.model.uri,
+            "servedName": fleet.engine_names[0],
+            "dtype": spec.engine.dtype,
+            "maxModelLen": spec.engine.max_model_len,
+            "maxNumSeqs": spec.engine.max_num_seqs,
+            "maxNumBatchedTokens": spec.engine.max_num_batched_tokens,
+            "maxBodyBytes": spec.engine.max_body_bytes,
+            "args": list(spec.engine.args),
+            "env": [[env.name, env.value] for env in spec.engine.env],
+            "roles": {name: _resources(role) for name, role in spec.active_roles()},
+            "kvTransfer": _kv_transfer(spec.kv_transfer) if spec.mode == "disaggregated" else None,
+            **({"verifyPeers": False} if unverified else {}),
+            **({"tls": spec.security.tls.secret_name} if spec.security.tls else {}),
+        }
+    )
+
+
+def _resources(role: Role) -> Object:
+    """Without what renders nothing: fleets from before gpuResource and gpuFrom keep theirs."""
+    fields = dump(role.resources)
+    if role.resources.gpu_from == "Resource":
+        del fields["gpuFrom"]
+    return fields
+
+
+def _asked(fleet: ServingDeployment) -> Object:
+    """What the items of `pods` ask of each role's pods, by the fields of POD_FIELDS; roles of which
+    they ask nothing are left out."""
+    asked: Object = {}
+    for name, _ in fleet.spec.active_roles():
+        whole = merged(section for section in fleet.spec.pods if section.is_of(name))
+        body = whole.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+        if found := {field: body[field] for field in POD_FIELDS if body.get(field)}:
+            asked[name] = found
+    return asked
+
+
+def _type(kind: GpuType) -> Object:
+    """What the pods show of their GPU type: neither what it costs nor how fast it is."""
+    return {
+        "name": kind.name,
+        "resourceName": kind.resource_name,
+        "nodeSelector": dict(kind.node_selector),
+    }
+
+
+def _kv_transfer(kv_transfer: KvTransfer) -> Object:
+    """Without a field that renders nothing: fleets from before it keep their revision."""
+    fields = dump(kv_transfer)
+    if kv_transfer.on_failure == "recompute":
+        del fields["onFailure"]
+    if kv_transfer.transport == "auto":
+        del fields["transport"]
+    return fields
+
+
+def inputs(fleet: ServingDeployment, *, engine_image: str) -> Object:
+    """The fields of the spec in the revision, without the number of the template."""
+    return {
+        name: value
+        for name, value in fields(fleet, engine_image=engine_image).items()
+        if name != "template"
+    }
+
+
+def revision(fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE) -> str:
+    """8 hexadecimal digits: SHA-256 of the fields' canonical JSON."""
+    return digest(fields(fleet, engine_image=engine_image, template=template), digits=8)
+
+
+def drain_timeout_s(fleet: ServingDeployment, deployment: Object | None) -> int:
+    """How long the pods of an engine Deployment may drain, in whole seconds.
+
+    It is part of the pod template but not of the revision: a Deployment keeps the time-out that it
+    was created with, as its annotation says. The spec decides for a new Deployment (None) and where
+    the annotation is not a time-out that a spec may have.
+    """
+    annotations = ((deployment or {}).get("metadata") or {}).get("annotations") or {}
+    text = annotations.get(names.DRAIN_TIMEOUT, "")
+    if _WHOLE.fullmatch(text):
+        bound = DURATION_BOUNDS["drain.timeout"]
+        if Duration(bound.least).seconds <= int(text) <= Duration(bound.most).seconds:
+            return int(text)
+    return whole_seconds(fleet.spec.drain.timeout.seconds)
+
+
+def whole_seconds(duration_s: float) -> int:
+    """Rounded up: a time-out of 500ms becomes one second, never none."""
+    return max(1, -int(-duration_s // 1))
+
+
+_WHOLE = re.compile("[0-9]{1,6}")
