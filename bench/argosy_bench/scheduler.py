@@ -17,7 +17,7 @@ import time
 import numpy as np
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import MaxUtilization
 from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import NewRequest

@@ -8,8 +8,8 @@ import pytest
 
 from argosy_engine import cli as engine_cli
 from argosy_engine.config import MOST_AUTO_TOKENS, STEP_TOKENS
-from argosy_engine.core.costs.step_time import Terms, prompt_tokens
 from argosy_engine.core.limits import Limits
+from argosy_engine.core.step_time import Terms, prompt_tokens
 from argosy_gateway import cli as gateway_cli
 from argosy_gateway.pods import endpoints
 from argosy_gateway.routing import dispatch

@@ -3,7 +3,7 @@
 import pytest
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import NewRequest

@@ -14,9 +14,7 @@ from dataclasses import replace
 from zlib import crc32
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.host import HostPool
-from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.blocks.prefix import hashes_of
+from argosy_engine.core.blocks import BlockPool, HostPool, hashes_of
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from argosy_engine.core.handover import suspects
+from argosy_engine.core.handover import patience
 from argosy_engine.core.handover.messages import PullFailed
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
@@ -37,7 +37,7 @@ def impatient(monkeypatch):
 def long_memory(monkeypatch):
     """However slow this machine is, the next request comes within the back-off."""
     for name in ("_FIRST_S", "_REFUSED_S"):
-        monkeypatch.setattr(suspects, name, 60.0)
+        monkeypatch.setattr(patience, name, 60.0)
 
 
 @contextlib.contextmanager

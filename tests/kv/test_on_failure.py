@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_engine.core.handover.messages import FailedPrefill, PullFailed
-from argosy_engine.core.handover.on_failure import after_failure
+from argosy_engine.core.handover.pulls import after_failure
 from argosy_engine.core.step import StepOutput
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until

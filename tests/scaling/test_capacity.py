@@ -227,7 +227,7 @@ def test_a_replica_has_the_learnt_constants_and_the_limits_of_its_engine() -> No
     ],
 )
 def test_an_engine_that_sizes_its_steps_has_the_saturation_length(base_s, per_token_s, tokens):
-    """As `argosy_engine.core.costs.step_time.prompt_tokens` has it without a limit."""
+    """As `argosy_engine.core.step_time.prompt_tokens` has it without a limit."""
     estimate = replace(begun(), theta=(base_s, per_token_s, 0.0, 0.0))
     auto = Serving(step_tokens=2048, auto_steps=True)
     assert capacity.replica(estimate, 0.0, auto).step_tokens == tokens

@@ -30,7 +30,7 @@ import numpy as np
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
 from argosy_engine.config import EngineConfig, KvTransport, Role
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import MaxUtilization
 from argosy_engine.core.handover.messages import (
     FailedPrefill,

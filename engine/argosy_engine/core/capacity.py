@@ -24,7 +24,7 @@ from math import ceil
 from typing import Literal, NamedTuple, Protocol
 
 from argosy_engine.core.handover.messages import PullJob
-from argosy_engine.core.handover.pull_share import PullShare
+from argosy_engine.core.handover.pulls import PullShare
 from argosy_engine.core.request import Sequence, State
 from argosy_engine.core.step import BlockedBy
 

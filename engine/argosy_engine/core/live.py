@@ -11,9 +11,9 @@ from typing import Any
 
 from argosy_engine.core.batching import BATCHING, BatchingPolicy
 from argosy_engine.core.capacity import POLICIES, CapacityPolicy
-from argosy_engine.core.costs.step_time import Terms, prompt_tokens
 from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import Sequence
+from argosy_engine.core.step_time import Terms, prompt_tokens
 
 __all__ = ["LiveLimits", "auto_limits", "change", "limits_under", "live_of", "show"]
 

@@ -10,7 +10,7 @@ has the runner copy blocks before the step, and reports how long that took.
 
 from typing import Literal
 
-from argosy_engine.core.blocks.host import HostPool
+from argosy_engine.core.blocks import HostPool
 from argosy_engine.core.request import Sequence, State
 from argosy_engine.core.step import Copies
 

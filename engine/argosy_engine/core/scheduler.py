@@ -18,8 +18,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from argosy_engine.core.batching import BATCHING, WHOLE_PROMPTS, Batch, BatchingPolicy, chunked
-from argosy_engine.core.blocks.allocator import Allocator
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import Allocator, BlockPool
 from argosy_engine.core.capacity import (
     POLICIES,
     Admission,
@@ -30,22 +29,28 @@ from argosy_engine.core.capacity import (
     blocked_by,
     hold_of,
 )
-from argosy_engine.core.costs.short_prompts import ShortPrompts
-from argosy_engine.core.costs.step_time import StepTime
 from argosy_engine.core.handover.messages import (
     PullAlive,
     PullDone,
     PullFailed,
     PullReady,
 )
-from argosy_engine.core.handover.on_failure import LOST, PullRefusal, after_failure
-from argosy_engine.core.handover.pull_share import PullShare
-from argosy_engine.core.handover.pulls import FirstTokens, Pulls, should_pull
+from argosy_engine.core.handover.pulls import (
+    LOST,
+    FirstTokens,
+    PullRefusal,
+    Pulls,
+    PullShare,
+    after_failure,
+    should_pull,
+)
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
 from argosy_engine.core.live import LiveLimits, auto_limits, limits_under, live_of
 from argosy_engine.core.preemption import Preemption, choose_victim
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, State
+from argosy_engine.core.short_prompts import ShortPrompts
 from argosy_engine.core.step import BlockedBy, SchedulerOutput, StepOutput, StepPlan, plan_step
+from argosy_engine.core.step_time import StepTime
 
 __all__ = ["Scheduler"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from argosy_engine.core.ahead.following import Following, follow
+from argosy_engine.core.ahead import Following, follow
 from argosy_engine.core.runner import Launched, Launcher
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput, StepPlan

@@ -22,13 +22,13 @@ from prometheus_client.utils import floatToGoString
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.capacity import hold_of, peak_blocks
-from argosy_engine.core.costs.step_time import StepTime, Terms
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.core.handover.pulls import may_pull
 from argosy_engine.core.request import Emission, FinishReason, Sequence
 from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import BlockedBy, SchedulerOutput, StepOutput, StepPlan
+from argosy_engine.core.step_time import StepTime, Terms
 from argosy_engine.runtime.machine import StartPhases
 from argosy_engine.runtime.series import ENGINE_STATE, SERIES, STATES, Series
 from argosy_engine.transfer.callers import Port, Reason

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from argosy_engine.core.costs.step_time import longer_step, shorter_step
 from argosy_engine.core.request import Emission, Sequence
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepPlan
+from argosy_engine.core.step_time import longer_step, shorter_step
 from argosy_engine.runtime.inbox import log_subject
 
 __all__ = ["Reports", "log_end", "log_end_of_thread"]

@@ -22,8 +22,7 @@ from argosy import descriptors, http_server
 from argosy.descriptors import Listener
 from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig, Role
 from argosy_engine.core.batching import BATCHING
-from argosy_engine.core.blocks.host import HostPool
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool, HostPool
 from argosy_engine.core.capacity import POLICIES
 from argosy_engine.core.handover.messages import TransferService
 from argosy_engine.core.limits import Limits, Refusal

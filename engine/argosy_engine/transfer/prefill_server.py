@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from argosy.descriptors import share
 from argosy_engine import logs
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.handover.fit import refuse_tp
 from argosy_engine.core.handover.messages import (
     LeaseReady,
     PrefillEvent,
@@ -21,6 +20,7 @@ from argosy_engine.core.handover.messages import (
     PrefillProgress,
     PrefillRefused,
     RemotePrefill,
+    refuse_tp,
 )
 from argosy_engine.core.request import client_id
 from argosy_engine.core.runner import Runner

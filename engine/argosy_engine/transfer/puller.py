@@ -32,9 +32,8 @@ from argosy_engine.core.handover.messages import (
     PullJob,
     PullReady,
 )
-from argosy_engine.core.handover.on_failure import CLIENT_ERRORS
-from argosy_engine.core.handover.patience import Pace, transfer_s
-from argosy_engine.core.handover.suspects import Suspects
+from argosy_engine.core.handover.patience import Pace, Suspects, transfer_s
+from argosy_engine.core.handover.pulls import CLIENT_ERRORS
 from argosy_engine.core.request import client_id
 from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError

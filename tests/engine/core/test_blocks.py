@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.errors import PoolExhaustedError
 from tests.engine.core.test_prefix_cache import SIZE, allocator, sequence
 from tests.support.stateful import run_sequences

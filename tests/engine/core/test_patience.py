@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from argosy_engine.core.handover.fit import refuse_tp
+from argosy_engine.core.handover.messages import refuse_tp
 from argosy_engine.core.handover.patience import Pace, transfer_s
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import MaxUtilization
 from tests.engine.core.test_scheduler import ask, make, step
 

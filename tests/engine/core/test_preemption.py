@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_engine.core.batching import BATCHING
-from argosy_engine.core.blocks.host import HostPool
+from argosy_engine.core.blocks import HostPool
 from argosy_engine.core.capacity import MaxUtilization
-from argosy_engine.core.costs.step_time import Terms
 from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.request import State
 from argosy_engine.core.step import StepOutput
+from argosy_engine.core.step_time import Terms
 from tests.engine.core.test_scheduler import ask, check, make, step
 
 

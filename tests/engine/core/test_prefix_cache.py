@@ -6,9 +6,7 @@ KV of another context. Texts are letters here, one token each; a block holds 4.
 
 import pytest
 
-from argosy_engine.core.blocks.allocator import Allocator
-from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.blocks.prefix import hash_block, root
+from argosy_engine.core.blocks import Allocator, BlockPool, hash_block, root
 from argosy_engine.core.request import NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_engine.core.batching import chunked
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import (
     GuaranteedNoEvict,
     MaxUtilization,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_engine.core.costs.short_prompts import Costs, ShortPrompts, costs_less_here, keeps_tpot
 from argosy_engine.core.handover.messages import PullDone, PullReady
+from argosy_engine.core.short_prompts import Costs, ShortPrompts, costs_less_here, keeps_tpot
 from argosy_engine.core.step import StepOutput
 from tests.engine.core.test_scheduler import ask, make, step
 

@@ -7,15 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from argosy_engine.core.batching import mixed
-from argosy_engine.core.costs.step_time import (
-    FIRST_TOKENS,
-    StepTime,
-    Terms,
-    prompt_tokens,
-    shorter_step,
-)
 from argosy_engine.core.live import auto_limits
 from argosy_engine.core.step import StepOutput
+from argosy_engine.core.step_time import FIRST_TOKENS, StepTime, Terms, prompt_tokens, shorter_step
 from tests.engine.core.test_scheduler import ask, make
 
 CPU = Terms(0.02, 0.001, 0.002)

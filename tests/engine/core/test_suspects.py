@@ -1,6 +1,6 @@
 """Back-off from prefill engines that failed, in virtual time."""
 
-from argosy_engine.core.handover.suspects import Suspects
+from argosy_engine.core.handover.patience import Suspects
 
 A, B = "10.0.0.1:8002", "10.0.0.2:8002"
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.host import HostPool
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool, HostPool
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
 from argosy_engine.core.limits import Limits, Refusal

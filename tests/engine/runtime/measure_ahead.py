@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import NewRequest

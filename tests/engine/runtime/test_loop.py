@@ -3,7 +3,7 @@
 import threading
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.handover.messages import PrefillRefused, PullReady, RemotePrefill
 from argosy_engine.core.limits import Limits, Refusal

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_engine.core.costs.step_time import Terms, longer_step
+from argosy_engine.core.step_time import Terms, longer_step
 from argosy_engine.runtime.reports import Reports
 from tests.engine.core.test_scheduler import ask, make, step
 from tests.engine.runtime.test_loop import VirtualEngine

@@ -4,7 +4,7 @@ import queue
 from dataclasses import replace
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.handover.messages import LeaseReady, PrefillRefused, RemotePrefill
 from argosy_engine.core.limits import Limits

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.costs.step_time import Terms
 from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.step import StepOutput
+from argosy_engine.core.step_time import Terms
 from argosy_engine.runtime.metrics import EngineMetrics, Readings, StepHistogram
 from argosy_engine.runtime.series import Series
 from tests.engine.core.test_scheduler import ask, make, step

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.scheduler import Scheduler

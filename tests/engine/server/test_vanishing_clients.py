@@ -16,8 +16,7 @@ import pytest
 pytest.importorskip("llguidance")
 
 from argosy_engine.core.batching import BATCHING
-from argosy_engine.core.blocks.host import HostPool
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool, HostPool
 from argosy_engine.core.capacity import POLICIES, MaxUtilization
 from argosy_engine.core.request import State
 from tests.engine.server.spelling import Engine

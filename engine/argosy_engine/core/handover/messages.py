@@ -32,6 +32,7 @@ __all__ = [
     "PullReady",
     "RemotePrefill",
     "TransferService",
+    "refuse_tp",
 ]
 
 
@@ -149,7 +150,7 @@ PullCause = Literal[
 class PullFailed:
     """The last candidate failed, the time is over, or `cancel_pull` took effect.
 
-    The service never touches the blocks again. `on_failure.py` says what becomes of the request.
+    The service never touches the blocks again. `after_failure` says what becomes of the request.
     """
 
     request_id: str
@@ -312,3 +313,17 @@ class TransferService(PullPort, Protocol):
     def close(self) -> None:
         """Close connections (peers' leases end) and join the thread."""
         ...
+
+
+def refuse_tp(*, prefill: int, decode: int) -> str | None:
+    """Why engines of these tensor-parallel sizes cannot exchange KV; None if they can.
+
+    Each rank holds a share of the KV heads. Shares can be cut and joined when one size divides the
+    other.
+    """
+    if max(prefill, decode) % min(prefill, decode) == 0:
+        return None
+    return (
+        f"prefill splits its KV heads over {prefill} ranks and decode over {decode}: use sizes of "
+        "which one divides the other"
+    )

@@ -2,13 +2,23 @@
 
 `Scheduler` starts a pull when it admits a request whose prompt a peer computes, and passes the KV
 service's events on. States and their meanings are in `states.py`.
+
+One peer's pulls get at most half of the blocks and of the places of a batch (`PullShare`): a pull
+holds its prompt's blocks while the peer computes, and a peer which no longer answers must not stop
+this engine.
+
+When no prefill engine handed the prompt over, the option `--kv-on-failure` and what they said
+decide (`after_failure`). A request whose first token has left always goes on here: its client has
+an answer that must not break off.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal, assert_never
 
-from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.handover.messages import (
+    FailedPrefill,
     PullAlive,
     PullDone,
     PullEvent,
@@ -17,9 +27,21 @@ from argosy_engine.core.handover.messages import (
     PullReady,
 )
 from argosy_engine.core.handover.states import PullState, move_pull
+from argosy_engine.core.limits import OnPullFailure
 from argosy_engine.core.request import Sequence, State
 
-__all__ = ["OVERDUE_S", "FirstTokens", "Pulls", "may_pull", "should_pull"]
+__all__ = [
+    "CLIENT_ERRORS",
+    "LOST",
+    "OVERDUE_S",
+    "FirstTokens",
+    "PullRefusal",
+    "PullShare",
+    "Pulls",
+    "after_failure",
+    "may_pull",
+    "should_pull",
+]
 
 OVERDUE_S = 1.0
 """The KV service gives a pull up by itself and says why. A pull that lasts longer by this is
@@ -237,3 +259,72 @@ class FirstTokens:
     def next_s(self) -> float | None:
         """The earliest time at which one is due whatever its sequence does; None: none waits."""
         return min((h.sequence.request.first_token_by_s for h in self._held.values()), default=None)
+
+
+_AT_LEAST = 2
+"""Pulls from one peer, in any case: it computes one while it sends another."""
+
+
+class PullShare:
+    """What the pulls from each peer hold during one scheduling round."""
+
+    def __init__(self, pulling: Iterable[Sequence], *, places: int, blocks: int) -> None:
+        self._places = max(_AT_LEAST, places // 2)
+        self._blocks = blocks // 2
+        self._held: dict[str, tuple[int, int]] = {}
+        for sequence in pulling:
+            self.add(sequence)
+
+    def add(self, sequence: Sequence) -> None:
+        """Count a pull."""
+        peer = sequence.request.candidates[0]
+        count, blocks = self._held.get(peer, (0, 0))
+        self._held[peer] = count + 1, blocks + len(sequence.blocks)
+
+    def spent(self, sequence: Sequence, block_size: int) -> bool:
+        """Whether its peer's share is used up. A peer without a pull may always get one."""
+        if not may_pull(sequence):
+            return False  # computed here
+        count, blocks = self._held.get(sequence.request.candidates[0], (0, 0))
+        need = -(-sequence.n_prompt // block_size)
+        return bool(count) and (count >= self._places or blocks + need > self._blocks)
+
+
+CLIENT_ERRORS = frozenset({"context_length_exceeded", "invalid"})
+"""REFUSED's reasons that are the client's fault: another engine would say the same."""
+_AWAY = frozenset({"connect", "suspended", "draining"})
+"""Reasons of engines that serve no request at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullRefusal:
+    """The request ends with this error."""
+
+    code: Literal["kv_transfer_failed", "context_length_exceeded", "invalid"]
+
+    message: str
+    """For the client."""
+
+
+LOST = PullRefusal("kv_transfer_failed", "no prefill engine handed the prompt over: retry")
+
+
+def after_failure(event: PullFailed, on_failure: OnPullFailure) -> PullRefusal | None:
+    """None: compute the prompt here."""
+    if event.reason in CLIENT_ERRORS:
+        _, named, said = event.message.partition(f"{event.reason}: ")
+        without_address = said if named else event.message
+        return PullRefusal(event.reason, without_address)  # type: ignore[arg-type]
+    match on_failure:
+        case "recompute":
+            return None
+        case "fail":
+            return LOST
+        case "colocated":
+            return None if all(map(_is_away, event.failed)) else LOST
+        case _:
+            assert_never(on_failure)
+
+
+def _is_away(failed: FailedPrefill) -> bool:
+    return failed.reason in _AWAY

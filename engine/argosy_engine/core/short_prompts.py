@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median, quantiles
 
-from argosy_engine.core.costs.step_time import STEP_SHARE
 from argosy_engine.core.request import Sequence
+from argosy_engine.core.step_time import STEP_SHARE
 
 __all__ = ["Costs", "ShortPrompts", "costs_less_here", "keeps_tpot"]
 
