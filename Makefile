@@ -171,7 +171,7 @@ bench-first-day: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## what renames, edit
 COMMA := ,
 .PHONY: bench-autoscaling
 bench-autoscaling: $(VENV)/.dev ## how good the law is on ramps, steps, bursts, and on a folder of traces (TRACES=DIR)
-	$(PY) -m argosy_bench.suites.autoscaling $(if $(TRACES),--traces $(TRACES) --profile-errors --oracle conv --rivals hpa-gpu$(COMMA)keda$(COMMA)llmd-slo$(COMMA)tokenscale$(COMMA)wva) --json build/bench/autoscaling.json
+	$(PY) -m argosy_bench.suites.autoscaling $(if $(TRACES),--traces $(TRACES) --profile-errors --oracle conv --rivals hpa$(COMMA)keda$(COMMA)wva) --json build/bench/autoscaling.json
 
 .PHONY: bench-sim-vs-cluster
 bench-sim-vs-cluster: $(VENV)/.dev ## the simulator beside the one-machine Kubernetes: 20 min (SIM="--trace requests.csv --scale 2")
@@ -181,14 +181,6 @@ bench-sim-vs-cluster: $(VENV)/.dev ## the simulator beside the one-machine Kuber
 .PHONY: bench-goodput
 bench-goodput: $(VENV)/.dev ## goodput per GPU with prefill and decode together and apart, on DistServe's workloads
 	$(PY) -m argosy_bench.suites.goodput --json build/bench/goodput.json
-
-.PHONY: bench-rivals
-bench-rivals: $(VENV)/.dev ## one setting for each rival law, from traces (TRACES=folder RIVALS="--only keda --write")
-	$(PY) -m argosy_bench.rivals.sweep --traces $(or $(TRACES),traces) $(RIVALS)
-
-.PHONY: compare-rivals
-compare-rivals: $(VENV)/.dev ## our laws of HPA, KEDA and Knative beside their Go code, on random inputs
-	$(PY) -m argosy_bench.rivals.compare --json build/bench/rivals-code.json
 
 .PHONY: bench-overload
 bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")

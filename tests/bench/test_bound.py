@@ -6,7 +6,7 @@ import pytest
 
 from argosy_bench.scaling import bound
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
-from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import replay
 from tests.sim.fleets import poisson, setup
 

@@ -19,8 +19,6 @@ from argosy_bench.scaling.traces import Recording
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, Windows
-from argosy_operator.core.scaling.rivals.chosen import CHOSEN
-from argosy_operator.core.scaling.rivals.table import MAKERS
 from argosy_operator.core.scaling.size.model import Limits, model_of
 from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.sim.reference import hindsight
@@ -132,10 +130,10 @@ def test_a_law_is_played_once_and_a_changed_one_comes_out_otherwise(
 def test_a_rival_runs_with_its_thresholds_and_within_twice_the_constant_fleet(
     player: Player,
 ) -> None:
-    chosen = Law("keda", dict(CHOSEN["keda"]), {}, ("--order", "fifo"))
+    chosen = Law("keda", equal.thresholds("keda"), {}, ("--order", "fifo"))
     plain = player.play(SMALL, 0, replace(chosen, setting={}))
     assert player.play(SMALL, 0, chosen) == plain
-    eager = {name: value / 50 for name, value in CHOSEN["keda"].items()}
+    eager = {name: value / 50 for name, value in chosen.setting.items()}
     most = player.play(SMALL, 0, replace(chosen, setting=eager))
     assert plain.cost < most.cost <= 2.0 + 1e-9
 
@@ -184,9 +182,7 @@ def test_the_cheapest_rival_counts_and_one_without_the_goal_does_not() -> None:
 @pytest.mark.parametrize("law", equal.RIVALS)
 def test_rivals_are_played_around_their_chosen_thresholds(law: str) -> None:
     aims = equal.aims(law, "fifo")
-    assert [dict(aim.setting) for aim in aims][equal.FACTORS.index(1.0)] == CHOSEN[law]
-    for aim in aims:
-        assert MAKERS[law](**aim.setting)
+    assert [dict(aim.setting) for aim in aims][equal.FACTORS.index(1.0)] == equal.thresholds(law)
 
 
 def test_a_picture_has_a_panel_for_each_trace_and_a_line_for_each_law() -> None:

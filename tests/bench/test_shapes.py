@@ -11,8 +11,8 @@ from argosy_bench.figures import Figures
 from argosy_bench.scaling import learner, shapes
 from argosy_bench.suites import autoscaling
 from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.sim import rates
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import Run
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.fleet import World
@@ -125,7 +125,7 @@ def test_every_row_tells_the_truth_but_for_its_noise(monkeypatch: pytest.MonkeyP
 
 
 def test_decisions_are_timed_one_by_one() -> None:
-    timed = learner.Timed(LAWS["static"])
+    timed = learner.Timed(LAWS["hpa"])
     load = replace(shapes.STEP, rates=[(0.0, 1.0), (60.0, 1.0)])
     run = load.play(timed, 0)
     assert len(timed.took_s) == len(run.decisions) > 3
@@ -141,6 +141,6 @@ def test_traces_cannot_be_chosen_without_a_folder(monkeypatch: pytest.MonkeyPatc
 def test_an_outage_takes_the_metrics_from_the_law() -> None:
     load = replace(shapes.STEP, rates=[(0.0, 2.0), (300.0, 2.0)])
     assert rates.drawn(load.rates, load.lengths, 1.0, 0).end > 200
-    whole, out = load.play(LAWS["static"], 0), load.play(LAWS["static"], 0, (60.0, 180.0))
+    whole, out = load.play(LAWS["hpa"], 0), load.play(LAWS["hpa"], 0, (60.0, 180.0))
     assert len(whole.decisions) - len(out.decisions) == 8
     assert nan not in whole.world.last

@@ -14,8 +14,8 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate.profiles import MACHINES, Machine
 from argosy_operator.core.scaling.goals import Goals, Profile
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.observe import Observations
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import ROLES, observe
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.fleet import World

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.sim import cli, figures
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.reference import hindsight
 from argosy_operator.sim.replay import static
 from argosy_operator.sim.world.colocated import ColocatedWorld
@@ -49,7 +49,7 @@ def test_the_law_scales_the_pool_from_the_constant_fleet(tmp_path: Path) -> None
     assert 0.5 < result["attainment"] <= 1
 
 
-@pytest.mark.parametrize("law", sorted(LAWS.keys() - cli.APART - {"static"}))
+@pytest.mark.parametrize("law", sorted(LAWS.keys() - cli.SEPARATE))
 def test_every_law_that_is_not_refused_moves_the_pool(law: str, tmp_path: Path) -> None:
     flags = arguments(
         tmp_path / "x.json", mode="colocated", policy=law, scale="8", static="3", start="1",
@@ -126,7 +126,7 @@ def test_a_goal_that_no_pool_meets_has_no_constant_fleet() -> None:
         ({"policy": "goodput", "start": "1,1"}, "--start 1,1: write replicas"),
         ({"static": "x"}, "--static x: write replicas"),
         ({"static_same_engine": "1,2"}, "--static-same-engine 1,2: write replicas"),
-        ({"policy": "oracle"}, "write apa, goodput, heteroscale, hpa, hpa-gpu, keda, kpa"),
+        ({"policy": "oracle"}, "write goodput, hpa, keda"),
         ({"policy": "wva"}, "wva sizes prefill and decode separately"),
         ({"first_token": "in-batch"}, "--first-token in-batch is not for a colocated fleet"),
         ({"inbox": "between-steps"}, "--inbox between-steps is not for a colocated fleet"),

@@ -9,8 +9,8 @@ import pytest
 
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.sim import figures, rates
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import Run, replay
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import ColdStart, Replica, Setup

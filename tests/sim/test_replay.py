@@ -9,10 +9,10 @@ from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.sim.figures import attainment
+from argosy_operator.sim.laws import LAWS, law
 from argosy_operator.sim.replay import EPOCH, observe, replay, static
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import Asks, ColdStart, Replica, Setup
@@ -127,12 +127,25 @@ def test_lost_scrapes_cost_little_attainment() -> None:
     assert shares[1] > shares[0] - 0.05
 
 
+class Kept:
+    """A law that keeps the replicas that there are."""
+
+    start = None
+
+    def decide(
+        self, state: None, observations: Observations, goals: Goals, now: float
+    ) -> tuple[None, Decision]:
+        return None, law.decision(
+            now, (law.target(of, goals, "", of.desired) for of in observations.supply)
+        )
+
+
 def test_a_law_that_keeps_its_replicas_plays_as_a_constant_fleet() -> None:
     requests = poisson(2.0, 600, 500, 40)
-    law = replay(SETUP, requests, LAWS["static"], goals(), ONE_EACH)
+    played = replay(SETUP, requests, Kept(), goals(), ONE_EACH)
     alone = static(SETUP, requests, ONE_EACH)
-    assert (law.world.first, law.world.last) == (alone.world.first, alone.world.last)
-    assert law.moves == alone.moves == ()
+    assert (played.world.first, played.world.last) == (alone.world.first, alone.world.last)
+    assert played.moves == alone.moves == ()
 
 
 def test_a_gpu_budget_is_kept() -> None:

@@ -208,7 +208,7 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"policy": "oracle", "start": "1,1"}, "leave --start and --gpu-budget out"),
         ({"policy": "oracle", "gpu_budget": "8"}, "leave --start and --gpu-budget out"),
         ({"policy": "oracle", "ttft": "0.01"}, "no replicas meet the goal; write a lower --goal"),
-        ({"policy": "nonsense"}, "tokenscale, wva, or static:P,D"),
+        ({"policy": "nonsense"}, "oracle, wva, or static:P,D"),
         ({"policy": "static"}, "static:2,3"),
         ({"policy": "static:2"}, "such as 2,3"),
         ({"policy": "static:0,3"}, "each from 1 to 1000"),

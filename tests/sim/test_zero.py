@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.pace.schedules import Bounds, Window
 from argosy_operator.sim import cli, figures
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import ROLES, TOGETHER, Run, replay
 from argosy_operator.sim.world.fleet import World
 from argosy_operator.sim.world.machine import Setup

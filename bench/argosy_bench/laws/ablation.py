@@ -24,11 +24,11 @@ from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.estimate.capacity import Estimate
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import Order, Serving
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.size.joint import Demanded
 from argosy_operator.core.scaling.size.model import smallest
 from argosy_operator.core.scaling.size.prefill import PrefillModel, prefill_model
 from argosy_operator.core.scaling.size.work import Replica, Work
+from argosy_operator.sim.laws import LAWS
 
 PAGE = Path("docs/figures/autoscaling.md")
 

@@ -35,7 +35,7 @@ from argosy_bench.laws import changes, page
 from argosy_bench.laws.player import Law, Player, mean_score
 from argosy_bench.scaling import shapes
 from argosy_bench.scaling.traces import Recording, chosen
-from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim.laws import LAWS
 
 PAGE = Path("docs/figures/autoscaling.md")
 FILE = Path(__file__).parents[2] / "chosen-thresholds.json"

@@ -8,22 +8,25 @@ Ours is given several goals; a rival its chosen thresholds, all of them times se
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, geometric_mean
+from typing import Any
 
 from rich.console import Console
 
 from argosy_bench.laws import page, picture
 from argosy_bench.laws.player import GOAL, Law, Player, Point
 from argosy_bench.scaling.traces import Recording, chosen
-from argosy_operator.core.scaling.rivals.chosen import CHOSEN
+from argosy_operator.sim.laws import LAWS
 
 OURS = "goodput"
+OTHERS = sorted(LAWS.keys() - {OURS})
 GOALS = (0.6, 0.7, 0.8, 0.85, 0.9, 0.94)
 FACTORS = (0.6, 0.8, 1.0, 1.25, 1.6, 2.0)
-RIVALS = ("hpa-gpu", "keda", "llmd-slo", "tokenscale", "wva")
+RIVALS = ("hpa", "keda", "wva")
 """Those with 0.90 on most traces, by the table of docs/how-to/simulate.md."""
 PAGE, PICTURE = Path("docs/figures/autoscaling.md"), Path("docs/figures/autoscaling.svg")
 
@@ -35,10 +38,17 @@ def aims(law: str, order: str) -> list[Law]:
     """A law with each of its aims. `order` is that of the rivals' fleets; ours has its own."""
     if law == OURS:
         return [Law(flags=("--goal", f"{goal:g}")) for goal in GOALS]
+    setting = thresholds(law)
     return [
-        Law(law, {name: value * by for name, value in CHOSEN[law].items()}, {}, ("--order", order))
+        Law(law, {name: value * by for name, value in setting.items()}, {}, ("--order", order))
         for by in FACTORS
     ]
+
+
+def thresholds(law: str) -> dict[str, float]:
+    """Return what the owner of another autoscaler sets, by name."""
+    made: Any = LAWS[law]
+    return {of.name: getattr(made, of.name) for of in fields(made) if of.init}
 
 
 def curves(
@@ -128,15 +138,15 @@ def main() -> int:
     add = parser.add_argument
     add("--traces", type=Path, required=True, help="folder of traces")
     add("--only", metavar="NAME,…", help="only these traces")
-    add("--rivals", default=",".join(RIVALS), help=f"of {', '.join(CHOSEN)}")
+    add("--rivals", default=",".join(RIVALS), help=f"of {', '.join(OTHERS)}")
     add("--rival-order", default="fifo", choices=("fifo", "deadline"), help="of their fleets")
     add("--seeds", type=int, default=1)
     add("--scratch", type=Path, default=Path("build/bench/autoscaling"))
     add("--write", action="store_true", help="write the page and the picture")
     asked = parser.parse_args()
     rivals = asked.rivals.split(",")
-    if unknown := [law for law in rivals if law not in CHOSEN]:
-        parser.error(f"--rivals {','.join(unknown)}: write some of {', '.join(CHOSEN)}")
+    if unknown := [law for law in rivals if law not in OTHERS]:
+        parser.error(f"--rivals {','.join(unknown)}: write some of {', '.join(OTHERS)}")
     player, laws = Player(asked.traces, asked.scratch), (OURS, *rivals)
     found: dict[str, dict[str, Curve]] = {}
     console = Console(highlight=False)

@@ -23,11 +23,10 @@ _PLACES = {
     "oracle": (*_SIMULATOR, "sim/reference/oracle.py"),
     "goodput": (*_SIMULATOR, "core/scaling"),
 }
-_RIVALS = (
-    *_SIMULATOR, "core/scaling/rivals", "core/scaling/observe.py", "core/scaling/decision.py",
+_OTHERS = (
+    *_SIMULATOR, "sim/laws", "core/scaling/observe.py", "core/scaling/decision.py",
     "core/scaling/signals/samples.py",
 )  # fmt: skip
-_NOT_OF_GOODPUT = "core/scaling/rivals"
 
 
 @cache
@@ -35,12 +34,10 @@ def code(policy: str) -> str:
     """A digest of the code that decides how a run under this policy comes out."""
     root = Path(argosy_operator.__file__).parent
     found: dict[str, str] = {}
-    for place in _PLACES.get(policy, _RIVALS):
+    for place in _PLACES.get(policy, _OTHERS):
         path = root / place
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            name = file.relative_to(root).as_posix()
-            if policy != "goodput" or not name.startswith(_NOT_OF_GOODPUT):
-                found[name] = program(file.read_text())
+            found[file.relative_to(root).as_posix()] = program(file.read_text())
     return digest(sorted(found.items()))
 
 

@@ -14,9 +14,8 @@ from argosy_bench.laws.kept import Kept, code
 from argosy_bench.scaling.runs import COLD_S, PROFILE
 from argosy_bench.scaling.traces import Recording
 from argosy_operator.core.scaling.goals import RoleGoal
-from argosy_operator.core.scaling.law import LAWS
-from argosy_operator.core.scaling.rivals.table import MAKERS
 from argosy_operator.sim import cli, figures
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.reference import hindsight
 from argosy_operator.sim.replay import ROLES, Replicas, Run, replay
 from argosy_operator.sim.traces import Trace
@@ -147,10 +146,10 @@ def _run(options: cli.Options, trace: Trace, law: Law, best: Replicas) -> Run:
     if law.policy == cli.ORACLE:
         return cli.play(options, trace, best)
     goals = goals_with(law.changes, options.goals)
-    if law.policy in MAKERS:
+    if law.policy != "goodput":
         roles = tuple(RoleGoal(role, 1, MOST_OF_STATIC * best[role]) for role in ROLES)
         goals = replace(goals, roles=roles)
-    made = MAKERS[law.policy](**law.setting) if law.setting else LAWS[law.policy]
+    made: Any = replace(LAWS[law.policy], **law.setting)  # type: ignore[type-var]
     return replay(options.setup, trace, made, goals, best)
 
 

@@ -19,8 +19,8 @@ from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, Profile, Windows
-from argosy_operator.core.scaling.law import Law
 from argosy_operator.core.scaling.observe import Observations, StepDelta
+from argosy_operator.sim.laws.law import Law
 
 FIGURES = (
     Figure("learner_error_30_days", target=Target("<=", 0.05), digits=4),

@@ -13,9 +13,9 @@ from typing import Any
 from argosy_bench.figures import Figure, Figures, Target
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving
-from argosy_operator.core.scaling.law import Law
 from argosy_operator.sim import rates
 from argosy_operator.sim.figures import attainment, gpu_hours, verdicts
+from argosy_operator.sim.laws.law import Law
 from argosy_operator.sim.replay import Replicas, Run, replay
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import ColdStart, Replica, Setup

@@ -35,7 +35,7 @@ from argosy_bench.scaling import learner, runs, score, shapes, unreachable
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import Recording, chosen
-from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import Replicas, static
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import Replica, Setup

@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 
 from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Serving
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.pace.schedules import Window
 from argosy_operator.sim import figures, limits, rates, traces
 from argosy_operator.sim.flags import FIGURES, FLAGS, Flag, UsageError
+from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.limits import MOST_REPLICAS
 from argosy_operator.sim.reference import hindsight, oracle
 from argosy_operator.sim.replay import Replicas, Run, replay, static
@@ -32,7 +32,7 @@ __all__ = ["main"]
 
 ORACLE = "oracle"
 """The policy that is no law: it knows all arrivals beforehand."""
-APART = frozenset({ORACLE, "dynamo-throughput", "dynamo-load", "llmd-slo", "tokenscale", "wva"})
+SEPARATE = frozenset({ORACLE, "dynamo", "wva"})
 """Policies that size prefill and decode, and no colocated replicas."""
 
 
@@ -53,7 +53,7 @@ class Options:
     """Schedules that bound the law."""
     goal: float
     law: str | None
-    """Name in `law.LAWS`, or ORACLE; None: a constant fleet."""
+    """Name in `LAWS`, or ORACLE; None: a constant fleet."""
     start: Replicas | None
     """Replicas at the start, those of a constant fleet included."""
     best: Replicas | None
@@ -324,7 +324,7 @@ def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
             )
         return ORACLE, None
     if policy not in LAWS:
-        laws = ", ".join(sorted((LAWS.keys() - {"static"}) | {ORACLE}))
+        laws = ", ".join(sorted(LAWS.keys() | {ORACLE}))
         raise UsageError(f"--policy {policy}: there is no such law; write {laws}, or static:P,D")
     return policy, _fleet(words, "--start")
 
@@ -340,8 +340,8 @@ def _refuse_for_mode(words: dict[str, str | None]) -> None:
     """Raise UsageError for what a colocated fleet does not have."""
     if words["--mode"] != "colocated":
         return
-    if words["--policy"] in APART:
-        laws = ", ".join(sorted(LAWS.keys() - APART - {"static"}))
+    if words["--policy"] in SEPARATE:
+        laws = ", ".join(sorted(LAWS.keys() - SEPARATE))
         raise UsageError(
             f"--policy {words['--policy']} sizes prefill and decode separately; with --mode "
             f"colocated write {laws}, or static:N"

@@ -89,9 +89,8 @@ FLAGS = (
         required=True,
         help="goodput: the operator's law. static:P,D: "
         "constant prefill and decode replicas; "
-        "static:N of a colocated fleet. hpa, "
-        "hpa-gpu, keda, kpa, apa, dynamo-throughput, dynamo-load, wva, llmd-slo, heteroscale, "
-        "tokenscale: other autoscalers' laws. oracle: a search that knows all arrivals, for "
+        "static:N of a colocated fleet. hpa, keda, wva, dynamo: other autoscalers' laws. "
+        "oracle: a search that knows all arrivals, for "
         "comparison; it takes minutes to hours",
     ),
     Flag(

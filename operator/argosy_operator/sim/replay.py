@@ -1,7 +1,7 @@
 """One trace under one policy: requests → world → scrapes → law → replicas, in virtual time.
 
 `cli` calls `replay`; `figures` reads the `Run` that comes out. A law sees what the operator would
-see, through the same `samples.assemble`, and `law.decide` is the operator's own function.
+see, through the same `samples.assemble`, and the operator's law is its own function `decide`.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from typing import Any
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate.cold_start import NEWEST
 from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.law import Goodput, Law
 from argosy_operator.core.scaling.observe import Front, Observations, RoleSupply
 from argosy_operator.core.scaling.pace import schedules
 from argosy_operator.core.scaling.pace.schedules import Window
 from argosy_operator.sim.inbox import InboxWorld
+from argosy_operator.sim.laws.law import Goodput, Law
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.colocated import ColocatedWorld
 from argosy_operator.sim.world.fleet import PoolName, World

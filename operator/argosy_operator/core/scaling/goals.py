@@ -138,12 +138,12 @@ class Profile:
     kv_tokens: float = 0.0
     """KV tokens of one replica. 0: unknown, so memory sets no bound until engines report it."""
 
-    def prefill_s(self, tokens: int) -> float:
+    def prefill_s(self, tokens: float) -> float:
         """Seconds of a step that prefills one prompt."""
         squared = self.per_prompt_token_squared_s * tokens * tokens
         return self.prefill_base_s + self.per_prompt_token_s * tokens + squared
 
-    def step_s(self, sequences: int, context: int) -> float:
+    def step_s(self, sequences: float, context: float) -> float:
         """Seconds of a decode step of so many sequences with so many tokens of context together."""
         read = self.per_context_token_s * context
         return self.decode_base_s + read + self.per_sequence_s * sequences

@@ -4,23 +4,20 @@ Source: Kubernetes 1.36.3, pkg/controller/podautoscaler/replica_calculator.go
 (calcPlainMetricReplicas) and horizontal.go (behavior), and
 https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/. Two HPAs, one per role,
 do not know each other.
-
-`HorizontalPodAutoscaler` scales by a queue, `OnGpuUtilization` by the share of time in which GPUs
-compute.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil, floor
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.goals import Goals, StepLimits
-from argosy_operator.core.scaling.observe import Observations, RoleMetrics, RoleSupply
+from argosy_operator.core.scaling.observe import Observations, RoleSupply
 from argosy_operator.core.scaling.pace import holds
-from argosy_operator.core.scaling.rivals import answer, seen
 from argosy_operator.core.scaling.signals import validity
 from argosy_operator.core.scaling.state import HoldState
+from argosy_operator.sim.laws import law
 
 TOLERANCE = 0.1
 """A ratio of average to target within 1 ± 0.1 changes nothing."""
@@ -37,82 +34,33 @@ HpaState = Mapping[RoleName, HoldState]
 class HorizontalPodAutoscaler:
     """By outstanding prompt tokens of prefill and running sequences. Implements `law.Law`.
 
-    Kubernetes has no default target: the owner finds one by trial.
+    Kubernetes has no default target: the owner finds one by trial. These did best on the traces of
+    docs/how-to/simulate.md.
     """
 
-    prefill: float = 4096.0
+    prefill: float = 2048.0
     """Target of outstanding prompt tokens per prefill replica."""
-    decode: float = 32.0
+    decode: float = 24.0
     """Target of running sequences per decode or colocated replica."""
     start: HpaState = field(default_factory=dict, init=False)
 
     def decide(
         self, state: HpaState, observations: Observations, goals: Goals, now: float
     ) -> tuple[HpaState, Decision]:
-        def queued(role: RoleMetrics) -> Average | None:
-            total = seen.queued(role)
-            return None if total is None else Average(total, role.pods_reporting)
-
-        targets = _by_role(self.prefill, self.decode)
-        return _decide(state, observations, goals, now, queued, targets)
-
-
-@dataclass(frozen=True, slots=True)
-class OnGpuUtilization:
-    """By the share of time in which GPUs compute. Implements `law.Law`.
-
-    A decode pod computes all the time as soon as it has one sequence.
-    """
-
-    prefill: float = 0.6
-    """Target share of prefill replicas."""
-    decode: float = 0.6
-    """Target share of decode and colocated replicas."""
-    start: HpaState = field(default_factory=dict, init=False)
-
-    def decide(
-        self, state: HpaState, observations: Observations, goals: Goals, now: float
-    ) -> tuple[HpaState, Decision]:
-        def busy(role: RoleMetrics) -> Average | None:
-            share, pods = seen.busy(role, goals.windows), role.pods_reporting
-            return None if share is None else Average(share * pods, pods)
-
-        targets = _by_role(self.prefill, self.decode)
-        return _decide(state, observations, goals, now, busy, targets)
-
-
-def _by_role(prefill: float, decode: float) -> Mapping[RoleName, float]:
-    return {"prefill": prefill, "decode": decode, "colocated": decode}
-
-
-@dataclass(frozen=True, slots=True)
-class Average:
-    """A metric over the pods that have one."""
-
-    total: float
-    pods: int
-
-
-def _decide(
-    state: HpaState,
-    observations: Observations,
-    goals: Goals,
-    now: float,
-    measured: Callable[[RoleMetrics], Average | None],
-    targets: Mapping[RoleName, float],
-) -> tuple[HpaState, Decision]:
-    metrics = validity.validated(observations.metrics)
-    after, answers = dict(state), []
-    for supply in observations.supply:
-        role, mean = supply.role, measured(metrics.role(supply.role))
-        if mean is None:
-            answers.append(answer.unknown(supply, goals, "the metric"))
-            continue
-        wanted = recommendation(supply.desired, mean.total, mean.pods, targets[role])
-        why = f"{wanted} wanted at a target of {targets[role]:g} per replica"
-        after[role], one = behave(state.get(role), supply, goals, wanted, now, why)
-        answers.append(one)
-    return after, answer.decision(now, answers)
+        metrics = validity.validated(observations.metrics)
+        after, answers = dict(state), []
+        for supply in observations.supply:
+            role = metrics.role(supply.role)
+            total = law.queued(role)
+            if total is None:
+                answers.append(law.keep_unknown(supply, goals, "the metric"))
+                continue
+            aim = self.prefill if role.role == "prefill" else self.decode
+            wanted = recommendation(supply.desired, total, role.pods_reporting, aim)
+            why = f"{wanted} wanted at a target of {aim:g} per replica"
+            after[role.role], one = behave(state.get(role.role), supply, goals, wanted, now, why)
+            answers.append(one)
+        return after, law.decision(now, answers)
 
 
 def behave(
@@ -128,7 +76,7 @@ def behave(
     held = holds.record(held, wanted, wanted, now, STABILIZATION)
     steps = StepLimits(UP_PERCENT, UP_PODS, down_pods=current)
     replicas, rule = holds.apply(held, current, Rule.DEMAND, None, steps)
-    return held, answer.target(supply, goals, why, replicas, rule, wanted=wanted)
+    return held, law.target(supply, goals, why, replicas, rule, wanted=wanted)
 
 
 def recommendation(current: int, total: float, reporting: int, target: float) -> int:

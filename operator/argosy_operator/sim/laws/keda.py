@@ -4,7 +4,7 @@ Source: KEDA at 8b4f083, pkg/scalers/prometheus_scaler.go, and Kubernetes 1.36.3
 pkg/controller/podautoscaler/replica_calculator.go (GetExternalPerPodMetricReplicas), because KEDA
 hands its number to an HPA as an external metric of type AverageValue. The HPA has its default
 behavior (`hpa.behave`). pollingInterval, 30 s, and cooldownPeriod, 300 s, move a workload between
-zero and one replica; above that the HPA asks every 15 s, unless useCachedMetrics is set.
+zero and one replica; above that the HPA asks every 15 s.
 
 An empty answer of Prometheus reads as 0 while ignoreNullValues is true, its default, so an outage
 of the exporters takes the replicas away. An error keeps them.
@@ -18,41 +18,29 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations, RoleMetrics, Unknown
-from argosy_operator.core.scaling.rivals import answer, hpa, seen
 from argosy_operator.core.scaling.signals import validity
 from argosy_operator.core.scaling.state import HoldState
+from argosy_operator.sim.laws import hpa, law
 
 NO_SERIES = "NoSamples"
 """Why a signal is unknown when the query worked and its answer is empty."""
 
 
-@dataclass(frozen=True, slots=True)
-class Polled:
-    """What is remembered of one role."""
-
-    at: float
-    """When `total` was asked for; seconds."""
-    total: float
-    held: HoldState | None = None
-
-
-KedaState = Mapping[RoleName, Polled]
+KedaState = Mapping[RoleName, HoldState]
 
 
 @dataclass(frozen=True, slots=True)
 class Keda:
     """By outstanding prompt tokens of prefill and running sequences. Implements `law.Law`.
 
-    KEDA has no default threshold: the owner finds one by trial.
+    KEDA has no default threshold: the owner finds one by trial. These did best on the traces of
+    docs/how-to/simulate.md.
     """
 
-    prefill: float = 4096.0
+    prefill: float = 2048.0
     """Threshold: outstanding prompt tokens per prefill replica."""
-    decode: float = 32.0
+    decode: float = 24.0
     """Threshold: running sequences per decode or colocated replica."""
-    cached_s: float = 0.0
-    """For how long one answer is used: pollingInterval, 30 s, with useCachedMetrics; default 0."""
-    ignore_null_values: bool = True
     start: KedaState = field(default_factory=dict, init=False)
 
     def decide(
@@ -61,29 +49,24 @@ class Keda:
         metrics = validity.validated(observations.metrics)
         after, answers = dict(state), []
         for supply in observations.supply:
-            role, before = supply.role, state.get(supply.role)
-            if before is not None and now - before.at < self.cached_s:
-                polled = before
-            else:
-                total = self._ask(metrics.role(role))
-                if total is None:
-                    answers.append(answer.unknown(supply, goals, "the metric"))
-                    continue
-                polled = Polled(now, total, before.held if before else None)
+            role = supply.role
+            total = _ask(metrics.role(role))
+            if total is None:
+                answers.append(law.keep_unknown(supply, goals, "the metric"))
+                continue
             threshold = self.prefill if role == "prefill" else self.decode
-            wanted = recommendation(supply.desired, polled.total, threshold)
-            why = f"{wanted} wanted for {polled.total:g} at a threshold of {threshold:g}"
-            held, one = hpa.behave(polled.held, supply, goals, wanted, now, why)
-            after[role] = Polled(polled.at, polled.total, held)
+            wanted = recommendation(supply.desired, total, threshold)
+            why = f"{wanted} wanted for {total:g} at a threshold of {threshold:g}"
+            after[role], one = hpa.behave(state.get(role), supply, goals, wanted, now, why)
             answers.append(one)
-        return after, answer.decision(now, answers)
+        return after, law.decision(now, answers)
 
-    def _ask(self, role: RoleMetrics) -> float | None:
-        signal = role.outstanding_prompt_tokens if role.role == "prefill" else role.running
-        empty = isinstance(signal, Unknown) and signal.reason.startswith(NO_SERIES)
-        if empty and self.ignore_null_values:
-            return 0.0
-        return seen.number(signal)
+
+def _ask(role: RoleMetrics) -> float | None:
+    signal = role.outstanding_prompt_tokens if role.role == "prefill" else role.running
+    if isinstance(signal, Unknown) and signal.reason.startswith(NO_SERIES):
+        return 0.0
+    return law.number(signal)
 
 
 def recommendation(current: int, total: float, threshold: float) -> int:

@@ -2,29 +2,19 @@
 
 import json
 from copy import deepcopy
-from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.observe import (
     FleetMetrics,
     Observations,
-    RoleMetrics,
-    RoleSupply,
     Unknown,
-    Value,
-)
-from argosy_operator.core.scaling.rivals.hpa import (
-    STABILIZATION,
-    HorizontalPodAutoscaler,
-    recommendation,
 )
 from argosy_operator.core.scaling.text.record import to_json
+from argosy_operator.sim.laws import LAWS
 from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS
-from tests.scaling.test_decide import metrics, supply
+from tests.scaling.test_decide import supply
 
 PHASES = (Phase(20, 1.0, 2000, 60), Phase(40, 6.0, 2000, 200), Phase(40, 0.5, 200, 60))
 
@@ -61,9 +51,8 @@ def test_every_decision_can_be_recorded_and_says_why(played: tuple[str, Run]) ->
 
 @pytest.mark.parametrize("name", sorted(LAWS))
 def test_unknown_metrics_remove_no_replica_that_a_law_has_added(name: str) -> None:
-    """The static law adds none: its replicas are its minimum."""
     unknown = FleetMetrics(at=1000.0, arrivals=Unknown("PrometheusAway"))
-    have = supply(1, 1) if name == "static" else supply(3, 3)
+    have = supply(3, 3)
     _, decision = LAWS[name].decide(LAWS[name].start, Observations(unknown, have), GOALS, 1000.0)
     assert [t.replicas for t in decision.targets] == [s.desired for s in have]
 
@@ -73,45 +62,5 @@ def test_laws_differ_under_the_same_load() -> None:
     for name in LAWS:
         ticks = run(Setup(ENGINE, GOALS, cold_s=5, law=name), PHASES, seed=1).ticks
         peak[name] = max(tick.decision.replicas("prefill") for tick in ticks)
-    assert peak["static"] == 1
     assert peak["goodput"] > 1
     assert peak["hpa"] > 1
-
-
-@pytest.mark.parametrize(
-    ("total", "wanted"),
-    [
-        (120.0, 4),  # 40 a replica: ratio 1.25
-        (102.0, 3),  # ratio 1.06, within the tolerance
-        (90.0, 3),  # ratio 0.94, within the tolerance
-        (64.0, 2),  # ratio 0.67
-        (192.0, 6),  # twice the target: twice the replicas
-        (0.0, 0),
-    ],
-)
-def test_the_documented_formula_of_the_hpa(total: float, wanted: int) -> None:
-    assert recommendation(3, total, 3, 32.0) == wanted
-
-
-def test_pods_without_a_value_soften_both_directions() -> None:
-    assert recommendation(4, 192.0, 3, 32.0) == 6  # 2.0 over three pods, 1.5 over four
-    assert recommendation(4, 110.0, 3, 32.0) == 4  # 1.15 over three pods is 0.86 over four
-    assert recommendation(4, 32.0, 3, 32.0) == 2  # the missing pod counts as on target
-
-
-def test_the_hpa_goes_down_by_the_largest_recommendation_of_five_minutes() -> None:
-    law = HorizontalPodAutoscaler(prefill=4096.0, decode=32.0)
-    have: tuple[RoleSupply, ...] = supply(1, 3)
-    wide = replace(GOALS, roles=tuple(replace(g, max=10) for g in GOALS.roles))
-    state, removed_at = law.start, None
-    for i in range(40):
-        now = 1000.0 + 15 * i
-        running = Value(96.0 if i == 0 else 0.0, now)
-        roles = (RoleMetrics("prefill", 1), RoleMetrics("decode", 3, running=running))
-        seen = Observations(metrics(now, 1, roles=roles), have)
-        state, decision = law.decide(state, seen, wide, now)
-        if decision.replicas("decode") < 3:
-            removed_at = now
-            break
-        assert decision.targets[1].rule in (Rule.DEMAND, Rule.HOLD)
-    assert removed_at == 1000.0 + STABILIZATION.down_s

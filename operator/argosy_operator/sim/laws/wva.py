@@ -21,10 +21,9 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.goals import Goals, Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleSupply
-from argosy_operator.core.scaling.rivals import answer, hpa, keda, seen
-from argosy_operator.core.scaling.rivals.planners.engine import BATCHED_TOKENS, SEQUENCES
 from argosy_operator.core.scaling.signals import validity
 from argosy_operator.core.scaling.state import HoldState
+from argosy_operator.sim.laws import hpa, keda, law
 
 INTERVAL_S = 60.0
 """Time from one optimization to the next; the queue of prefill is worked off within it."""
@@ -54,13 +53,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Wva:
-    """Implements `law.Law`."""
+    """Implements `law.Law`. Its own defaults are 0.8, 0.85 and 0.7; these did best on the traces of
+    docs/how-to/simulate.md."""
 
-    kv: float = 0.8
+    kv: float = 0.25
     """kvCacheThreshold: share of a replica's KV tokens that may be in use."""
     up: float = 0.85
     """scaleUpThreshold: share of the capacity above which replicas are added."""
-    down: float = 0.7
+    down: float = 0.5
     """scaleDownBoundary: share of the capacity below which replicas are removed."""
     start: WvaState = field(default_factory=dict, init=False)
 
@@ -75,7 +75,7 @@ class Wva:
             if before is None or now - before.at >= INTERVAL_S:
                 load = self._load(supply, metrics, goals.windows)
                 if load is None:
-                    answers.append(answer.unknown(supply, goals, "the load of the engines"))
+                    answers.append(law.keep_unknown(supply, goals, "the load of the engines"))
                     continue
                 before = Published(now, self.recommendation(supply, load))
             wanted = keda.recommendation(supply.desired, before.replicas, 1.0)
@@ -83,7 +83,7 @@ class Wva:
             held, one = hpa.behave(held, supply, goals, wanted, now, why)
             after[supply.role] = Published(before.at, before.replicas, held)
             answers.append(one)
-        return after, answer.decision(now, answers)
+        return after, law.decision(now, answers)
 
     def recommendation(self, supply: RoleSupply, load: Load) -> int:
         """Replicas for a load: as many more as are missing, or as many fewer as are spare.
@@ -104,11 +104,11 @@ class Wva:
         if supply.role == "prefill":
             return _prefill_load(metrics, windows)
         role = metrics.role(supply.role)
-        sequences, tokens = seen.queued(role), seen.number(role.kv_capacity_tokens)
+        sequences, tokens = law.queued(role), law.number(role.kv_capacity_tokens)
         if sequences is None or tokens is None:
             return None
-        prompt, output = seen.number(metrics.prompt_tokens), seen.number(metrics.output_tokens)
-        context = seen.context(role)
+        prompt, output = law.number(metrics.prompt_tokens), law.number(metrics.output_tokens)
+        context = law.context(role)
         if sequences and context is None:
             return None
         capacity = self.kv * tokens
@@ -123,17 +123,17 @@ def of_batches(prompt: float, output: float) -> float:
     2048 tokens a step, prompts of 1000 and answers of 200: 341 sequences, of which 256 fit a batch,
     so 256 · (1000 + 100) = 281,600.
     """
-    steady = min(BATCHED_TOKENS * output / (prompt + output), SEQUENCES)
+    steady = min(law.STEP_TOKENS * output / (prompt + output), law.SEQUENCES)
     return steady * (prompt + output / 2)
 
 
 def _prefill_load(metrics: FleetMetrics, windows: Windows) -> Load | None:
     """The rule for prefill that is not WVA's."""
     role = metrics.role("prefill")
-    share, tokens = seen.busy(role, windows), seen.queued(role)
+    share, tokens = law.busy(role, windows), law.queued(role)
     if share is None or tokens is None:
         return None
-    each_s = seen.prefill_token_s(role)
+    each_s = law.prefill_token_s(role)
     if tokens and each_s is None:
         return None
     queued_s = tokens * (each_s or 0.0)

@@ -1,1 +1,0 @@
-"""Rival scaling laws: beside the code that they follow, and what a setting of theirs costs."""

@@ -1,1 +1,0 @@
-"""Other scaling laws behind the same protocol (`law.Law`), to compare ours with."""
