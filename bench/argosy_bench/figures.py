@@ -1,7 +1,8 @@
 """The one writer of figures files: values with their unit, target, environment and command.
 
-A suite declares its figures as a table of `Figure` rows, puts values into `Figures`, and ends with
+A command declares its figures as rows of a table, puts values into `Figures`, and ends with
 `conclude`. `local/demo` and every `make bench-*` use it, so all figures files have one format.
+A target is a ratio within one run, or a count: never a time, which depends on the machine.
 """
 
 import json
@@ -24,9 +25,6 @@ class Target:
     sign: Literal["<=", ">=", "=="]
     value: float
     """In the figure's unit. Yes or no is 1 or 0."""
-    of_the_machine: bool = False
-    """True for a bound that a slow or busy machine misses. A miss is shown, but the command does
-    not fail, because the product is not the cause."""
 
     def holds(self, value: float | None) -> bool:
         """Whether `value` keeps the bound; a figure that was not measured (None) does not."""
@@ -46,7 +44,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of a suite's table."""
+    """One row of a command's table."""
 
     name: str
     unit: str = ""
@@ -57,37 +55,35 @@ class Figure:
 
 
 class Figures:
-    """What one run of a suite measured."""
+    """What one run of a command measured."""
 
     def __init__(self, rows: Iterable[Figure], command: str) -> None:
-        self.rows = {row.name: row for row in rows}
+        self.rows: dict[str, Figure] = {}
+        self.declare(rows)
         self.command = command
         self.values: dict[str, float] = {}
         """As measured. A target is checked on these, before they are rounded."""
         self.notes: dict[str, str | int | float | None] = {}
-        """Facts of the environment that only this suite knows, such as the model's name."""
+        """Facts of the environment that only this command knows, such as the model's name."""
         self.lists: dict[str, list[dict[str, object]]] = {}
         """Rows behind a figure that a reader asks for next; only the file has them."""
+
+    def declare(self, rows: Iterable[Figure]) -> None:
+        """Add rows to the table; a row of the same name is replaced."""
+        self.rows |= {row.name: row for row in rows}
 
     def put(self, name: str, value: float) -> None:
         """Record one value. KeyError if no row of the table has that name."""
         self.values[self.rows[name].name] = float(value)
 
-    def shown(self, name: str) -> float:
-        """The value with the decimals of its row."""
+    def rounded(self, name: str) -> float:
+        """Return the value with the decimals of its row."""
         return round(self.values[name], self.rows[name].digits)
 
     def missed(self) -> list[str]:
-        """Names of figures that miss their target or were not measured."""
-        return [name for name, _ in self._missed()]
-
-    def failed(self) -> list[str]:
-        """The missed figures for which the command fails."""
-        return [name for name, target in self._missed() if not target.of_the_machine]
-
-    def _missed(self) -> list[tuple[str, Target]]:
+        """Return the names of figures that miss their target or were not measured."""
         return [
-            (name, row.target)
+            name
             for name, row in self.rows.items()
             if row.target is not None and not row.target.holds(self.values.get(name))
         ]
@@ -98,7 +94,7 @@ class Figures:
         document: dict[str, object] = {
             "command": self.command,
             "environment": {**environment(), **self.notes},
-            "figures": {name: self.shown(name) for name in self.rows if name in self.values},
+            "figures": {name: self.rounded(name) for name in self.rows if name in self.values},
             "units": {name: row.unit for name, row in self.rows.items() if name in self.values},
             "targets": {
                 name: {**asdict(row.target), "met": name not in missed}
@@ -111,31 +107,31 @@ class Figures:
         path.write_text(json.dumps(document, indent=2) + "\n")
 
     def table(self, title: str = "this run") -> Table:
-        """All measured figures and all targets, for the terminal; what misses is red."""
+        """Draw all measured figures and all targets, for the terminal; what misses is red."""
         missed = set(self.missed())
         table = Table("figure", "measured", "unit", "target", title=title, title_justify="left")
         for name, row in self.rows.items():
             if name not in self.values and name not in missed:
                 continue
-            value = f"{self.shown(name):g}" if name in self.values else "not measured"
+            value = f"{self.rounded(name):g}" if name in self.values else "not measured"
             target = "" if row.target is None else str(row.target)
             table.add_row(name, value, row.unit, target, style="red" if name in missed else None)
         return table
 
 
 def conclude(figures: Figures, path: Path | None) -> int:
-    """End a suite: print the table, write the figures file, return the exit status.
+    """End a command: print the table, write the figures file, return the exit status.
 
-    `path` None writes no file. The status is 1 if a target of the product is missed.
+    `path` None writes no file. The status is 1 if a target is missed.
     """
     Console(highlight=False).print(figures.table())
     if path is not None:
         figures.write(path)
-    return 1 if figures.failed() else 0
+    return 1 if figures.missed() else 0
 
 
 def environment() -> dict[str, str | int | float]:
-    """The machine, as far as a figure depends on it: no path, no user and no host name."""
+    """Describe the machine, as far as a figure depends on it: no path, user or host name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return {
         "date": datetime.now(UTC).date().isoformat(),

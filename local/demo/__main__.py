@@ -42,7 +42,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run all stages; exit status 1 if one fails or a target of the product is missed."""
+    """Run all stages; exit status 1 if one fails or a target is missed."""
     asked = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     OUT.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def main() -> int:
         place.leave(keep=asked.keep == "1")
     console.print(figures.table())
     say(f"figures: {OUT}/summary.json, picture: {OUT}/ramp.png")
-    return 1 if figures.failed() else 0
+    return 1 if figures.missed() else 0
 
 
 if __name__ == "__main__":

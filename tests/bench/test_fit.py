@@ -7,14 +7,15 @@ from argosy_engine.runtime.sim import PROFILES
 pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
-from argosy_bench.fit import CONTEXTS, DECODES, PROMPTS, decodes, fitted, main, prompt  # noqa: E402
+from argosy_bench.engine.fit import CONTEXTS, DECODES, PROMPTS, fitted, main  # noqa: E402
+from argosy_bench.engine.steps import chunk_of, decodes_of, plan_of  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
 
 @pytest.mark.parametrize("preset", sorted(PROFILES))
 def test_the_constants_of_a_preset_are_found_in_its_own_steps(preset):
     profile = PROFILES[preset]
-    prompts = [1000 * profile.step_s(prompt(length)) for length in PROMPTS]
+    prompts = [1000 * profile.step_s(plan_of((chunk_of(0, 0, length),))) for length in PROMPTS]
     found, error = fitted([(1.0, length, length**2) for length in PROMPTS], prompts)
     wanted = (
         profile.prefill_ms,
@@ -24,7 +25,7 @@ def test_the_constants_of_a_preset_are_found_in_its_own_steps(preset):
     assert found == pytest.approx(wanted, rel=1e-6)
     assert error < 1e-9
     grid = [(count, context) for count in DECODES for context in CONTEXTS]
-    steps = [1000 * profile.step_s(decodes(*one)) for one in grid]
+    steps = [1000 * profile.step_s(decodes_of(*one)) for one in grid]
     found, _ = fitted([(1.0, count * context, count) for count, context in grid], steps)
     wanted = (
         profile.decode_ms,
@@ -35,8 +36,8 @@ def test_the_constants_of_a_preset_are_found_in_its_own_steps(preset):
 
 
 def test_a_model_is_measured_and_both_lines_are_printed(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("argosy_bench.fit.PROMPTS", (32, 64, 128))
-    monkeypatch.setattr("argosy_bench.fit.DECODES", (1, 4))
+    monkeypatch.setattr("argosy_bench.engine.fit.PROMPTS", (32, 64, 128))
+    monkeypatch.setattr("argosy_bench.engine.fit.DECODES", (1, 4))
     folder = str(write_tiny(tmp_path / "tiny"))
     assert main(["--model", folder, "--dtype", "float32", "--seconds", "0"]) == 0
     said = capsys.readouterr().out.splitlines()

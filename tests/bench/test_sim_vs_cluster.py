@@ -108,4 +108,4 @@ def test_misses_refusals_and_losses_of_the_cluster_are_told_apart(tmp_path: Path
     assert figures.values["sim_vs_cluster_attainment_points"] == pytest.approx(5.0)
     assert figures.values["requests_refused"] == 1
     assert figures.values["requests_lost"] == 1
-    assert set(figures.failed()) == {"sim_vs_cluster_attainment_points", "requests_lost"}
+    assert set(figures.missed()) == {"sim_vs_cluster_attainment_points", "requests_lost"}

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from argosy_bench.gateway.processes import envoy_program
+from argosy_bench.gateway.envoy import envoy_program
 from local.cluster import picker
 from local.demo.errors import CommandError
 from local.demo.kube import await_answer

@@ -1,4 +1,4 @@
-"""`make bench-engine` and `make bench-kv` on the tiny model."""
+"""`make bench-engine` and the handover of `make bench-gateway` on the tiny model."""
 
 from pathlib import Path
 
@@ -10,38 +10,38 @@ from local.weights.tiny import write_tiny
 pytestmark = pytest.mark.torch
 
 
-def test_every_figure_of_the_table_is_measured(tmp_path: Path):
-    from argosy_bench.suites import engine
+def test_every_figure_of_the_steps_is_measured(tmp_path: Path):
+    from argosy_bench.engine import steps
 
-    figures = Figures(engine.FIGURES, "make bench-engine")
-    engine.measure(figures, str(write_tiny(tmp_path / "tiny")), "float32")
+    figures = Figures((), "make bench-engine")
+    steps.measure(figures, str(write_tiny(tmp_path / "tiny")), "float32")
     assert set(figures.values) == set(figures.rows)
     assert all(value > 0 for name, value in figures.values.items() if name.endswith("_per_s"))
 
 
 def test_the_exposed_time_of_a_transfer_is_measured_beside_a_decode_step(tmp_path, monkeypatch):
-    from argosy_bench.suites import kv
+    from argosy_bench.gateway import kv
 
     monkeypatch.setattr(kv, "PULLS", 1)
     monkeypatch.setattr(kv, "SHORT", 256)
-    figures = Figures(kv.FIGURES, "make bench-kv")
+    figures = Figures(kv.EXPOSED, "make bench-gateway")
     kv.measure_exposure(figures, str(write_tiny(tmp_path / "tiny")))
-    measured = {"kv_exposed_ms", "decode_step_ms", "kv_exposed_over_decode_step"}
-    assert set(figures.values) == measured
+    assert set(figures.values) == set(figures.rows)
     assert all(value > 0 for value in figures.values.values())
 
 
 def test_the_floor_and_the_full_steps_are_measured(tmp_path: Path, monkeypatch):
-    from argosy_bench.peer import compare, products
-    from argosy_bench.peer.steps import steps_s
+    from argosy_bench.engine import floor, served
+    from argosy_bench.engine.steps import load_runner
 
-    monkeypatch.setattr(products, "_READ_BYTES", 1 << 20)
-    model = write_tiny(tmp_path / "tiny")
-    plain, native = compare._loaded(model, "torch"), compare._loaded(model, "native")
-    floor = products.measure_floor(plain.trunk, native.trunk)
+    monkeypatch.setattr(floor, "_READ_BYTES", 1 << 20)
+    model = str(write_tiny(tmp_path / "tiny"))
+    plain, native = (load_runner(model, "bfloat16", way)[0] for way in ("torch", "native"))
+    found = floor.measure_floor(plain.trunk, native.trunk)
     native.close()
-    assert min(floor.trunk_s.values()) > 0
-    assert all({"torch_ms", "native_ms"} < set(row) for row in floor.products)
-    assert floor.burst_s() > 0
-    steps = steps_s(plain)
-    assert min(steps.one, steps.full, steps.sampled) > 0
+    assert min(found.trunk_s.values()) > 0
+    assert all({"torch_ms", "native_ms"} < set(row) for row in found.products)
+    assert found.burst_s() > 0
+    steps = served._steps_s(plain)
+    assert set(steps) == {"bench_one", "bench_full", "bench_sampled"}
+    assert min(steps.values()) > 0

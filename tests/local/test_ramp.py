@@ -88,7 +88,7 @@ def every(number: int, **changed: Any) -> Change:
 
 
 FAILED = {"ttft_s": None, "tpot_s": None, "tokens": 0}
-MISS = {"attainment_after_settling", "settling_s"}
+MISS = {"attainment_after_settling"}
 REQUESTS: list[tuple[str, Change, set[str]]] = [
     ("one_answer_in_a_hundred_is_lost", every(100, outcome="lost", **FAILED), {"requests_lost"}),
     (
@@ -115,13 +115,6 @@ REQUESTS: list[tuple[str, Change, set[str]]] = [
     ("answers_name_no_pod", every(1, decode_pod=""), {"answers_from_both_pods"}),
     ("pods_of_another_fleet_answer", every(1, decode_pod="d-9"), {"answers_from_both_pods"}),
     (
-        "the_surge_settles_after_22_seconds",
-        lambda records: [
-            replace(r, ttft_s=9.0) if r.phase == 1 and r.due_s < 67 else r for r in records
-        ],
-        {"settling_s"},
-    ),
-    (
         "the_last_phase_never_settles",
         lambda records: [replace(r, ttft_s=9.0) if r.phase == 3 else r for r in records],
         MISS,
@@ -137,7 +130,6 @@ REQUESTS: list[tuple[str, Change, set[str]]] = [
         lambda records: [r for r in records if r.phase != 2],
         {"requests_lost", "scored_requests_per_phase_min", "attainment_after_settling"},
     ),
-    ("the_client_sent_late", every(20, late_s=2.0), {"client_late_p99_s"}),
 ]
 
 
@@ -170,7 +162,6 @@ PODS: list[tuple[str, Look, set[str]]] = [
         {"gpu_hours"},
     ),
     ("the_peak_runs_all_the_time_and_one_more", always(gpus=24), {"gpu_hours"}),
-    ("the_machine_is_full", always(cpu_share=1.0), {"cpu_busy_share_p95"}),
 ]
 
 

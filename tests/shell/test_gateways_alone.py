@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import os
+import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from argosy_bench.fleets.processes import kill, start
 from argosy_bench.ports import free_ports
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.core.snapshot.actions import EventReason
@@ -40,11 +41,20 @@ async def gateways(names: list[str], home: Path) -> AsyncIterator[tuple[dict[str
         f"gateway run --fleet chat --namespace ns --served-name m --port {api} --admin-port {admin}"
         f" --endpoints {nobody} --slo-ttft-ms 1000 --slo-tpot-ms 50 --queue deadline --host"
     )
-    started = [await start(f"{words} {ip}", POD_NAME=name) for name, ip in addresses.items()]
+    started = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "argosy", *words.split(), ip),
+            env={**os.environ, "POD_NAME": name},
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        for name, ip in addresses.items()
+    ]
     try:
         yield addresses, api, admin
     finally:
-        await kill(started)
+        for process in started:
+            process.kill()
+            await process.wait()
 
 
 async def test_a_burst_adds_replicas_while_prometheus_is_gone(

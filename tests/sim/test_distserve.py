@@ -31,7 +31,7 @@ def test_apart_a_gpu_does_2_1_times_as_much() -> None:
     figures = Figures(distserve.FIGURES, "a command")
     distserve.measure(figures)
     assert figures.values.keys() == figures.rows.keys()
-    assert figures.failed() == []
+    assert figures.missed() == []
     assert figures.values["distserve_apart_over_together"] == pytest.approx(2.1, rel=0.05)
 
 

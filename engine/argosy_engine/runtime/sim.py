@@ -7,7 +7,7 @@ one step is made up in the next. How late a step ended is in `StepOutput.late_s`
 `PROFILES` are timing models of real engines. `opt-13b-a100` is DistServe's fitted model of OPT-13B
 on one A100-80GB. `llama-70b-h100-tp4` and `…-tp8` are Llama-2-70B on four and eight H100, fitted to
 the table of measured times of splitwise-sim; its prompts vary by 22 % around the fit with eight,
-its steps by 2 %. `smollm2-135m-cpu` is this engine (`python -m argosy_bench.fit` says what was
+its steps by 2 %. `smollm2-135m-cpu` is this engine (`argosy_bench.engine.fit` says what was
 measured). Prefill of a prompt of L tokens takes a + b·L + c·L²; a decode step of n sequences with
 Σctx tokens of context takes a + b·Σctx + c·n.
 """

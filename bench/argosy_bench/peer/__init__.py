@@ -1,1 +1,0 @@
-"""Our engine beside vLLM's CPU build and beside the floor of this machine."""

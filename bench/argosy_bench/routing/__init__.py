@@ -1,1 +1,0 @@
-"""Figures of the gateway's choice of pods, groups of `make bench-gateway`."""
