@@ -160,20 +160,13 @@ bench-first-day: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## what renames, edit
 	$(PY) -m local.cluster build
 	$(PY) -m argosy_bench.fleets.first_day $(if $(PEER),--peer $(PEER)) --json build/bench/first-day.json
 
-# A comma in an argument of $(if …) ends the argument.
-COMMA := ,
-.PHONY: bench-autoscaling
-bench-autoscaling: $(VENV)/.dev ## how good the law is on ramps, steps, bursts, and on a folder of traces (TRACES=DIR)
-	$(PY) -m argosy_bench.suites.autoscaling $(if $(TRACES),--traces $(TRACES) --profile-errors --oracle conv --rivals hpa$(COMMA)keda$(COMMA)wva) --json build/bench/autoscaling.json
-
-.PHONY: bench-sim-vs-cluster
-bench-sim-vs-cluster: $(VENV)/.dev ## the simulator beside the one-machine Kubernetes: 20 min (SIM="--trace requests.csv --scale 2")
-	$(PY) -m local.cluster build
-	$(PY) -m argosy_bench.scaling.cluster --json build/bench/sim-vs-cluster.json $(SIM)
+.PHONY: bench-scaling
+bench-scaling: $(VENV)/.dev ## how good the law is on ramps, steps, bursts, and on traces (SCALING="--traces DIR --beside hpa,keda")
+	$(PY) -m argosy_bench scaling --json build/bench/scaling.json $(SCALING)
 
 .PHONY: bench-goodput
 bench-goodput: $(VENV)/.dev ## goodput per GPU with prefill and decode together and apart, on DistServe's workloads
-	$(PY) -m argosy_bench.suites.goodput --json build/bench/goodput.json
+	$(PY) -m argosy_bench goodput --json build/bench/goodput.json $(GOODPUT)
 
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 

@@ -28,12 +28,14 @@ def main(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures file here")
+    usual = list(getattr(parts, "DEFAULT", parts.PARTS))
     parser.add_argument(
-        "--only", nargs="+", choices=parts.PARTS, default=list(parts.PARTS), help="measure these"
-    )
+        "--only", nargs="+", metavar="PART", choices=list(parts.PARTS), default=usual,
+        help=f"measure these alone: {', '.join(parts.PARTS)}",
+    )  # fmt: skip
     parts.add_options(parser)
     asked = parser.parse_args(rest)
-    whole = asked.only == list(parts.PARTS)
+    whole = asked.only == usual
     figures = Figures((), " ".join([f"make bench-{command}", *([] if whole else asked.only)]))
     for part in asked.only:
         parts.PARTS[part](figures, asked)

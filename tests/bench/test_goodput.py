@@ -6,8 +6,8 @@ from statistics import fmean
 import pytest
 
 from argosy_bench.figures import Figures
-from argosy_bench.suites import goodput
-from argosy_bench.suites.goodput import WORKLOADS, Bench, Fleet
+from argosy_bench.goodput import parts as goodput
+from argosy_bench.goodput.parts import WORKLOADS, Bench, Fleet
 
 
 @pytest.mark.parametrize("true", [0.05, 1.6, 37.0])

@@ -1,4 +1,4 @@
-"""The shaped loads of `make bench-autoscaling`, and what is counted of them."""
+"""The shaped loads of `make bench-scaling`, and what is counted of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +9,6 @@ import pytest
 
 from argosy_bench.figures import Figures
 from argosy_bench.scaling import learner, shapes
-from argosy_bench.suites import autoscaling
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.sim import rates
 from argosy_operator.sim.laws import LAWS
@@ -130,12 +129,6 @@ def test_decisions_are_timed_one_by_one() -> None:
     run = load.play(timed, 0)
     assert len(timed.took_s) == len(run.decisions) > 3
     assert min(timed.took_s) <= timed.p99_ms() / 1000 <= max(timed.took_s)
-
-
-def test_traces_cannot_be_chosen_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["autoscaling", "--only", "r1"])
-    with pytest.raises(SystemExit, match="--only chooses among the traces of a folder"):
-        autoscaling.main()
 
 
 def test_an_outage_takes_the_metrics_from_the_law() -> None:

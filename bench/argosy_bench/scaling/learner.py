@@ -1,7 +1,7 @@
 """What the law's learner knows after thirty days of ticks, and how long a decision takes.
 
 Rows of step counters go through `estimate.capacity`, as `decide` does it with those of a cluster,
-and the law is timed in the loop of a load. `suites.autoscaling` puts both figures.
+and the law is timed in the loop of a load. `parts` puts both figures.
 """
 
 from collections.abc import Iterator

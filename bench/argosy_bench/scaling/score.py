@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import geometric_mean, mean, median
+from statistics import geometric_mean, mean
 from typing import Any
 
 from argosy_bench.figures import Figure, Figures, Target
@@ -59,8 +59,8 @@ class Row:
     def reversals_per_hour(self) -> float:
         return float(self.result["reversals_per_hour"])
 
-    def shown(self) -> dict[str, object]:
-        """For the figures file and the terminal."""
+    def columns(self) -> dict[str, object]:
+        """Return what the figures file has of it."""
         return {
             "trace": self.recording.name,
             "seed": self.seed,
@@ -125,31 +125,3 @@ def _error_cost(exact: list[Row], wrong: list[Row]) -> float:
 
     errors = {row.error for row in wrong}
     return max(_over_traces([row for row in wrong if row.error == e], cost) for e in errors)
-
-
-def table(rows: Iterable[Row], commit: str) -> list[str]:
-    """Markdown: a row for each trace and prior, medians over the seeds. `commit`: of the code."""
-    of: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        of.setdefault((row.recording.name, row.error), []).append(row)
-    lines = [
-        "| trace | prior | attainment | worst | GPU-hours / constant | same queue | reversals/h "
-        "| bad minutes | killed | seeds | commit |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for (name, error), runs in of.items():
-        cells = (
-            name,
-            "right" if error == EXACT else error,
-            f"{median(row.attainment for row in runs):.3f}",
-            f"{min(row.attainment for row in runs):.3f}",
-            f"{median(row.over_static for row in runs):.2f}",
-            f"{median(row.over_same_engine for row in runs):.2f}",
-            f"{median(row.reversals_per_hour for row in runs):.1f}",
-            f"{median(row.result['violation_minutes'] for row in runs):g}",
-            f"{sum(row.result['requests_killed'] for row in runs)}",
-            f"{len(runs)}",
-            f"`{commit}`",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines

@@ -1,6 +1,6 @@
 """Loads with the shapes on which laws fail. They need no trace: arrivals are drawn from rates.
 
-`suites.autoscaling` plays the operator's law on each, with the gateway's queue and tokens that
+`parts` plays the operator's law on each, with the gateway's queue and tokens that
 leave at once, and puts the figures. docs/how-to/simulate.md says what each figure counts.
 """
 

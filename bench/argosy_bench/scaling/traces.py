@@ -75,7 +75,7 @@ def chosen(names: str | None) -> list[Recording]:
         return list(RECORDINGS)
     of = {recording.name: recording for recording in RECORDINGS}
     if unknown := [name for name in names.split(",") if name not in of]:
-        raise SystemExit(f"--only {','.join(unknown)}: write some of {', '.join(of)}")
+        raise SystemExit(f"--names {','.join(unknown)}: write some of {', '.join(of)}")
     return [of[name] for name in names.split(",")]
 
 

@@ -1,6 +1,6 @@
 """The requests that both worlds are given: a stretch of a trace, or ones of our own.
 
-`__main__` writes them to a file; `client` sends them, and `argosy simulate` plays the same file.
+`beside` writes them to a file; `client` sends them, and `argosy simulate` plays the same file.
 """
 
 from collections.abc import Callable, Iterable

@@ -3,8 +3,8 @@
 OPT-13B on A100, prompts of 512 and answers of 64 tokens, TTFT 0.4 s and TPOT 40 ms, each at its
 90th percentile. The released profile is of a faster engine than the figure's, so two factors are
 fitted to what the figure has for prefill alone and for decode alone (5.6 and 10 requests per second
-and GPU). The rest follows: 3.3 per GPU apart, 1.6 together, 2.1 times as much. `suites.goodput`
-puts these figures.
+and GPU). The rest follows: 3.3 per GPU apart, 1.6 together, 2.1 times as much. `parts` puts these
+figures.
 
 Source: https://arxiv.org/abs/2401.09670, figure 1.
 """

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from argosy_bench.figures import Figures
-from argosy_bench.laws.player import Law, Player, Point
-from argosy_bench.scaling import runs, score
+from argosy_bench.scaling import parts, runs, score
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import RECORDINGS, Recording, chosen, first_day
-from argosy_bench.suites import autoscaling
 from argosy_operator.sim.reference import hindsight
 
 RAMP = Path(__file__).parents[1] / "sim" / "ramp.csv"
@@ -20,8 +18,8 @@ SMALL = Recording("small", "ramp", 2)
 
 
 def test_every_figure_of_the_speed_is_measured() -> None:
-    figures = Figures(autoscaling.SPEED, "a command")
-    autoscaling.measure(figures, count=500, runs=3)
+    figures = Figures(parts.SPEED, "a command")
+    parts.measure(figures, count=500, runs=3)
     assert figures.values.keys() == figures.rows.keys()
     assert all(value > 0 for value in figures.values.values())
 
@@ -151,56 +149,5 @@ def test_a_trace_that_the_simulator_refuses_ends_the_suite(asked: Asked) -> None
 def test_traces_are_chosen_by_their_names() -> None:
     assert chosen(None) == list(RECORDINGS)
     assert [one.name for one in chosen("r1,conv")] == ["r1", "conv"]
-    with pytest.raises(SystemExit, match=r"--only nothing: write some of conv, m-large"):
+    with pytest.raises(SystemExit, match=r"--names nothing: write some of conv, m-large"):
         chosen("r1,nothing")
-
-
-def test_the_table_has_the_medians_of_the_seeds_and_the_worst_of_them() -> None:
-    runs_of_one = [
-        row("conv", attainment, gpu_hours, seed=seed, reversals=2.0, killed=1)
-        for seed, (attainment, gpu_hours) in enumerate([(0.95, 8.0), (0.91, 9.0), (0.97, 7.0)])
-    ]
-    lines = score.table([*shown(runs_of_one), *shown([row("r1", error="none")])], "abc")
-    assert lines[2:] == [
-        "| conv | right | 0.950 | 0.910 | 0.80 | 1.60 | 2.0 | 4 | 3 | 3 | `abc` |",
-        "| r1 | none | 0.950 | 0.950 | 0.80 | 1.60 | 0.0 | 4 | 0 | 1 | `abc` |",
-    ]
-
-
-def shown(rows: list[Row]) -> list[Row]:
-    """With the minutes below the goal."""
-    return [replace(one, result={**one.result, "violation_minutes": 4}) for one in rows]
-
-
-def point(gpu_hours: float) -> Point:
-    return Point(0.9, gpu_hours, 10.0, 0.0)
-
-
-def test_references_are_put_trace_by_trace(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:
-    hours = {("conv", "goodput"): 11.0, ("r1", "goodput"): 12.0, ("conv", "wva"): 22.0}
-
-    def play(_: Player, recording: Recording, seed: int, law: Law) -> Point:
-        assert seed == 0
-        return point(hours.get((recording.name, law.policy), 10.0))
-
-    monkeypatch.setattr(Player, "play", play)
-    figures = Figures(autoscaling.ORACLE + autoscaling.RIVALS, "a command")
-    player, recordings = Player(asked.folder, asked.scratch), chosen("conv,r1")
-    lines = autoscaling.against_oracle(figures, player, recordings, "goodput")
-    assert lines[2:] == [
-        "| conv | 0.900 | 1.100 | 0.900 | 1.000 | 1.100 |",
-        "| r1 | 0.900 | 1.200 | 0.900 | 1.000 | 1.200 |",
-        "| mean | | | | | 1.150 |",
-    ]
-    autoscaling.against_rivals(figures, player, recordings, ["wva"], 1)
-    assert figures.values["gpu_hours_vs_oracle_mean"] == pytest.approx(1.15)
-    assert figures.values["gpu_hours_vs_best_rival_at_equal_attainment"] == pytest.approx(
-        (0.5 * 1.2) ** 0.5
-    )
-    assert [one["rival"] for one in figures.lists["rivals"]] == ["wva", "wva"]
-
-
-def test_references_need_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["autoscaling", "--oracle", "conv"])
-    with pytest.raises(SystemExit, match="--oracle, --rivals and --write are about traces"):
-        autoscaling.main()

@@ -1,8 +1,5 @@
 """The simulator beside the cluster: the same requests, for a quarter of an hour.
 
-    python -m argosy_bench.scaling.cluster [--trace requests.csv --from 900 --scale 1.5] --json FILE
-    python -m argosy_bench.scaling.cluster --again build/bench/sim-vs-cluster --json FILE
-
 Starts a one-machine Kubernetes of its own with the chart, and a fleet with an SLO and the product's
 defaults otherwise. Requests come open loop. `argosy simulate` then plays the same requests with the
 cold start that was measured, and the figures say how far its attainment and its GPU-seconds are
@@ -21,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from argosy_bench.figures import Figures, conclude
+from argosy_bench.figures import Figures
 from argosy_bench.scaling.cluster import load
 from argosy_bench.scaling.cluster.compare import FIGURES, Asked, Recorded, put
 from argosy_bench.scaling.cluster.fleet import NAME, Reading, Watch, manifest, phase_s, running
@@ -38,17 +35,15 @@ PATIENCE_S = 180.0
 """How long the last answers may take."""
 
 
-def main() -> int:
-    """Run; exit status 1 if a target of the product is missed."""
-    asked = _parser().parse_args()
-    figures = Figures(FIGURES, "python -m argosy_bench.scaling.cluster")
+def measure(figures: Figures, asked: argparse.Namespace) -> None:
+    """Play the requests in both worlds and put every figure."""
+    figures.declare(FIGURES)
     folder = asked.again or asked.keep
     if asked.again is None:
         _record(asked, folder)
     told, cluster, notes = _kept(folder)
     figures.notes |= notes
-    put(figures, told, cluster, asked.seeds)
-    return conclude(figures, asked.json)
+    put(figures, told, cluster, asked.plays)
 
 
 def requests_of(asked: argparse.Namespace) -> Trace:
@@ -112,13 +107,9 @@ def _kept(folder: Path) -> tuple[Asked, Recorded, dict[str, Any]]:
     return told, Recorded(seen, readings, facts["cold_s"]), facts["notes"]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m argosy_bench.scaling.cluster",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add = parser.add_argument
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the comparison with a cluster."""
+    add = parser.add_argument_group("cluster").add_argument
     add("--trace", type=Path, help="CSV file of requests, as argosy simulate takes it")
     add("--from", dest="begin", type=float, default=0.0, help="second of the trace to begin at")
     add("--scale", type=float, default=1.0, help="copies of each request of the trace")
@@ -127,12 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--ttft", type=float, default=1.0, help="limit of the time to first token, in seconds")
     add("--tpot", type=float, default=0.06, help="limit of the time per output token, in seconds")
     add("--seed", type=int, default=0, help="of made requests, and of the copies' delays")
-    add("--seeds", type=int, default=20, help="plays of the simulator")
+    add("--plays", type=int, default=20, help="plays of the simulator (20)")
     add("--keep", type=Path, default=KEEP, help="folder for the records of the run")
     add("--again", type=Path, metavar="FOLDER", help="compare these records, without a cluster")
-    add("--json", type=Path, help="write the figures file here")
-    return parser
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,7 +1,5 @@
 """What DistServe compares: goodput per GPU with prefill and decode together, and apart.
 
-    python -m argosy_bench.suites.goodput --json build/bench/goodput.json
-
 Three workloads of its evaluation with the SLO of each (TTFT, TPOT, 90 % of requests): chatbot
 (lengths of ShareGPT), code completion (HumanEval), summarization (LongBench). Requests are Poisson.
 All are played on simulated OPT-13B on A100, from DistServe's released profile; the paper takes
@@ -12,7 +10,7 @@ vLLM of that time: prompts before any decode goes on, and the times of the profi
 released for it. `chunked` has prompts in chunks in the steps of decodes, as our engine does it.
 `apart` is the best of a few ratios. Throughput is how many requests per second and GPU are
 completed when all come at once. The paper's first figure is measured too, and has targets
-(`argosy_bench/scaling/distserve.py`).
+(`distserve`).
 Source: https://arxiv.org/abs/2401.09670, sections 2 and 6, and the artifact's `ae-scripts`.
 """
 
@@ -20,13 +18,12 @@ import argparse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import exp, inf, log
-from pathlib import Path
 from random import Random
 
 from rich.console import Console
 
-from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.scaling import distserve
+from argosy_bench.figures import Figure, Figures, Target
+from argosy_bench.goodput import distserve
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.sim.figures import attainment
 from argosy_operator.sim.replay import Replicas, static
@@ -209,24 +206,23 @@ def crossover(figures: Figures, bench: Bench) -> None:
     figures.put("tight_apart_over_chunked", apart / bench.goodput(tight, Fleet(TOGETHER)))
 
 
-def main() -> int:
-    """Run the suite."""
-    parser = argparse.ArgumentParser(
-        prog="python -m argosy_bench.suites.goodput", description=__doc__
-    )
-    add = parser.add_argument
-    add("--requests", type=int, default=3000, help="of each probe of a rate")
-    add("--seed", type=int, default=0)
-    add("--json", type=Path, help="write the figures file here")
-    asked = parser.parse_args()
-    figures = Figures(FIGURES + distserve.FIGURES, "python -m argosy_bench.suites.goodput")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("--requests", type=int, default=3000, help="of each probe of a rate (3000)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _measure_workloads(figures: Figures, asked: argparse.Namespace) -> None:
+    figures.declare(FIGURES)
     bench, console = Bench(asked.requests, asked.seed), Console(highlight=False)
     for name in WORKLOADS:
         console.print(compare(figures, name, bench), soft_wrap=True)
     crossover(figures, bench)
+
+
+def _measure_distserve(figures: Figures, _: argparse.Namespace) -> None:
+    figures.declare(distserve.FIGURES)
     distserve.measure(figures)
-    return conclude(figures, asked.json)
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+PARTS = {"workloads": _measure_workloads, "distserve": _measure_distserve}

@@ -1,0 +1,169 @@
+"""How good the scaling law is, on shaped loads and on recorded traces, and how fast all of it is.
+
+speed        requests that a constant fleet is played through in a second of CPU
+shapes       the law on ramps, steps, bursts and an outage of the metrics, what it has learnt after
+             thirty days, and how long a decision takes
+unreachable  how soon it says that an SLO is out of reach
+traces       the law, and other laws beside it, on a folder of recorded traces (--traces)
+cluster      the simulator beside a one-machine Kubernetes: 20 minutes, only if it is named
+
+What follows `--` goes to `argosy simulate`, such as `-- --first-token in-batch`.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+
+from argosy_bench.figures import Figure, Figures
+from argosy_bench.scaling import learner, runs, score, shapes, unreachable
+from argosy_bench.scaling.cluster import beside
+from argosy_bench.scaling.runs import Asked
+from argosy_bench.scaling.score import Row
+from argosy_bench.scaling.traces import Recording, chosen
+from argosy_operator.sim.laws import LAWS
+from argosy_operator.sim.replay import Replicas, static
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.machine import Replica, Setup
+
+SPEED = (Figure("simulated_requests_per_s", "1/s", digits=0),)
+PROFILE_ERRORS = ("0.8", "1.2", "none")
+_RATE = 16.0
+"""Requests per second; six prefill and four decode replicas keep up with them."""
+_REPLICAS: Replicas = {"prefill": 6, "decode": 4}
+
+
+def requests(count: int, seed: int = 0) -> Trace:
+    """Poisson arrivals with lognormal lengths, of about 1,100 and 200 tokens on average."""
+    rng, at, trace = Random(seed), 0.0, Trace([], [], [])  # noqa: S311 (a load, not a secret)
+    for _ in range(count):
+        at += rng.expovariate(_RATE)
+        trace.arrival.append(at)
+        trace.prompt.append(min(int(rng.lognormvariate(6.6, 0.9)) + 1, 30_000))
+        trace.output.append(min(int(rng.lognormvariate(4.8, 1.0)) + 1, 4_000))
+    return trace
+
+
+def measure(figures: Figures, count: int, runs: int) -> None:
+    """Play the same requests `runs` times, and put the median."""
+    trace, replica = requests(count), Replica.preset("llama-70b-h100-tp4")
+    setup = Setup(replica, 1.0, 0.06, order="deadline", resumes=True)
+    seconds = []
+    for _ in range(runs):
+        begun = time.process_time()
+        run = static(setup, trace, _REPLICAS)
+        seconds.append(time.process_time() - begun)
+        if not run.world.finished:
+            raise RuntimeError("requests are left in the simulated fleet")
+    figures.put("simulated_requests_per_s", count / statistics.median(seconds))
+
+
+def shaped(figures: Figures, seeds: int) -> None:
+    """Play the operator's law on the shaped loads, let it learn for thirty days, and time it."""
+    console, law = Console(highlight=False), learner.Timed(LAWS["goodput"])
+    for text in chain(shapes.measure(figures, law, seeds), learner.measure_error(figures)):
+        console.print(text, soft_wrap=True)
+    figures.put("decide_ms_p99", law.p99_ms())
+
+
+def compare(
+    figures: Figures, asked: Asked, recordings: list[Recording], seeds: int, errors: list[str]
+) -> None:
+    """Play the law on the traces, print each run as it ends, and put the figures."""
+    figures.declare(score.FIGURES)
+    rows = list(_played(asked, recordings, seeds, (score.EXACT, *errors)))
+    figures.lists["runs"] = [row.columns() for row in rows]
+    score.put(figures, rows)
+
+
+def _played(
+    asked: Asked, recordings: list[Recording], seeds: int, errors: Iterable[str]
+) -> Iterator[Row]:
+    console = Console(highlight=False)
+    console.print(f"{asked.policy}\n{HEADER}", soft_wrap=True)
+    for error in errors:
+        of = [one for one in recordings if one.forecastable or error == score.EXACT]
+        for row in runs.play(asked, of, seeds, error):
+            console.print(line(row), soft_wrap=True)
+            yield row
+
+
+HEADER = (
+    "trace     seed prior  within  ttft  tpot |  GPU-h /static  /same |  static    same | "
+    "rev/h  bad min  killed  took"
+)
+
+
+def line(row: Row) -> str:
+    """One run under `HEADER`."""
+    of = row.result
+    return (
+        f"{row.recording.name:9} {row.seed:4} {row.error:>5}  {row.attainment:6.3f} "
+        f"{of['attainment_ttft']:5.3f} {of['attainment_tpot']:5.3f} | {row.gpu_hours:6.1f}  "
+        f"{row.over_static:6.3f} {row.over_same_engine:6.3f} | {of['replicas_static']:>7} "
+        f"{of['replicas_static_same_engine']:>7} | {row.reversals_per_hour:5.2f}  "
+        f"{of['violation_minutes']:7}  {of['requests_killed']:6}  {of['wall_s']:.0f} s"
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("--requests", type=int, default=100_000, help="of speed (100000)")
+    add("--seeds", type=int, default=3, help="0, 1, … of loads, and of the copies' delays (3)")
+    add("--traces", type=Path, help="folder of traces")
+    add("--names", metavar="NAME,…", help="only these traces of the folder")
+    add("--policy", default="goodput", help="the law, as argosy simulate takes it")
+    add("--beside", metavar="LAW,…", default="", help="laws to play on the same traces")
+    add("--one-search", action="store_true", help="constant fleets of the first seed for all")
+    add("--profile-errors", action="store_true", help="also with priors that are wrong or absent")
+    add("--scratch", type=Path, default=Path("build/bench/scaling"), help="results of the runs")
+    beside.add_options(parser)
+    add("more", nargs="*", help="after --: more flags of argosy simulate")
+
+
+def _measure_speed(figures: Figures, asked: argparse.Namespace) -> None:
+    figures.declare(SPEED)
+    measure(figures, asked.requests, 5)
+
+
+def _measure_shapes(figures: Figures, asked: argparse.Namespace) -> None:
+    figures.declare(shapes.FIGURES + learner.FIGURES)
+    shaped(figures, asked.seeds)
+
+
+def _measure_unreachable(figures: Figures, _: argparse.Namespace) -> None:
+    figures.declare(unreachable.FIGURES)
+    unreachable.measure(figures)
+
+
+def _measure_traces(figures: Figures, asked: argparse.Namespace) -> None:
+    if asked.traces is None:
+        figures.notes["traces"] = "not played: name their folder with --traces"
+        return
+    recordings = chosen(asked.names)
+    if absent := [f for r in recordings for f in r.files(asked.traces) if not f.is_file()]:
+        raise SystemExit(f"--traces {asked.traces}: there is no {absent[0]}")
+    errors = list(PROFILE_ERRORS) if asked.profile_errors else []
+    common = Asked(asked.traces, asked.scratch, asked.policy, tuple(asked.more), asked.one_search)
+    compare(figures, common, recordings, asked.seeds, errors)
+    figures.notes["policy"] = asked.policy
+    for policy in filter(None, asked.beside.split(",")):
+        played = _played(replace(common, policy=policy), recordings, asked.seeds, (score.EXACT,))
+        figures.lists[policy] = [row.columns() for row in played]
+
+
+PARTS = {
+    "speed": _measure_speed,
+    "shapes": _measure_shapes,
+    "unreachable": _measure_unreachable,
+    "traces": _measure_traces,
+    "cluster": beside.measure,
+}
+DEFAULT = ("speed", "shapes", "unreachable", "traces")
