@@ -155,10 +155,10 @@ bench-gateway: $(VENV)/.bench $(VENV)/.all ## what requests cost in the gateway,
 	$(PY) -m local.weights.smollm2
 	$(PY) -m argosy_bench gateway --json build/bench/gateway.json $(GATEWAY)
 
-.PHONY: bench-first-day
-bench-first-day: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## what renames, edits and upgrades disturb, and a fleet of vLLM: 15 min (PEER= without vLLM: 5)
+.PHONY: bench-cluster
+bench-cluster: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## what faults, attacks and edits cost whole fleets: 75 min (CLUSTER="--only loss --events 26": 3)
 	$(PY) -m local.cluster build
-	$(PY) -m argosy_bench.fleets.first_day $(if $(PEER),--peer $(PEER)) --json build/bench/first-day.json
+	$(PY) -m argosy_bench cluster $(if $(PEER),--peer $(PEER)) --json build/bench/cluster.json $(CLUSTER)
 
 .PHONY: bench-scaling
 bench-scaling: $(VENV)/.dev ## how good the law is on ramps, steps, bursts, and on traces (SCALING="--traces DIR --beside hpa,keda")
@@ -179,15 +179,6 @@ deflake: $(VENV)/.dev ## two thousand new examples of each property: 6 min (DEFL
 	CI=true $(PY) -m pytest -n 2 --hypothesis-profile=deflake -p no:cacheprovider \
 		-m "not cluster and not torch and not helm" \
 		$(or $(DEFLAKE),$$(grep -rlE --include='test_*.py' '@given|stateful' tests))
-
-.PHONY: test-loss
-test-loss: $(VENV)/.all ## a thousand events under load, and nothing lost: 55 min (LOSS="--events 26": 3 min)
-	$(PY) -m local.cluster build --stage kube
-	$(PY) -m argosy_bench.loss --json build/bench/loss.json $(LOSS)
-
-.PHONY: test-attack
-test-attack: $(VENV)/.dev ## attacks on every port, and what honest clients feel of them: 5 min (ATTACK="--only overload")
-	$(PY) -m argosy_bench.attack --json build/bench/attack.json $(ATTACK)
 
 .PHONY: test-epp
 test-epp: $(VENV)/.bench ## the real Envoy and endpoint picker before a fleet: 2 min, and 3 to build the picker

@@ -1,15 +1,21 @@
-"""The parts of `make test-attack` that judge: the table, attainment, and who took what."""
+"""The parts of `make bench-cluster` that judge: the table, attainment, and who took what."""
 
 import asyncio
 import json
 
 import pytest
 
-from argosy_bench.attack.__main__ import Result, figures_of
-from argosy_bench.attack.attackers import ATTACKS
-from argosy_bench.attack.honest import TPOT_S, TTFT_S, Seen, attainment, wrong_texts
-from argosy_bench.attack.recorder import Hidden, engine_that_remembers
-from argosy_bench.attack.smuggling import MARK, messages
+from argosy_bench.cluster.attack import (
+    TPOT_S,
+    TTFT_S,
+    Result,
+    Seen,
+    attainment,
+    figures_of,
+    wrong_texts,
+)
+from argosy_bench.cluster.attackers import ATTACKS
+from argosy_bench.cluster.smuggling import MARK, Hidden, engine_that_remembers, messages
 from argosy_bench.figures import Figures
 
 

@@ -1,4 +1,4 @@
-"""The pure parts of `make test-loss`: events from a seed, judgement of answers, what is held."""
+"""The pure parts of the loss bench: events from a seed, judgement of answers, what is held."""
 
 import json
 import random
@@ -7,16 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from argosy_bench.cluster.corrupting import Bit, bit_of, damaged
+from argosy_bench.cluster.faults import writer
+from argosy_bench.cluster.fleet import Leftovers, Wanted, held_connections
+from argosy_bench.cluster.judge import Happened, Mark, Outcome, Seen, Verdict, by_kind, judge
+from argosy_bench.cluster.loss import Result, Turns, at_once, figures_of, put
+from argosy_bench.cluster.requests import ask_of, asks_in
+from argosy_bench.cluster.schedule import LEAST, MOST, Event, Kind, other_role, schedule
 from argosy_bench.figures import Figures
-from argosy_bench.loss.__main__ import figures_of, put
-from argosy_bench.loss.campaign import Result, Turns, at_once
-from argosy_bench.loss.faults.corrupting import Bit, bit_of, damaged
-from argosy_bench.loss.faults.operators import writer
-from argosy_bench.loss.fleet import Wanted
-from argosy_bench.loss.judge import Happened, Mark, Outcome, Seen, Verdict, by_kind, judge
-from argosy_bench.loss.leftovers import Leftovers, held_connections
-from argosy_bench.loss.requests import ask_of, asks_in
-from argosy_bench.loss.schedule import LEAST, MOST, Event, Kind, other_role, schedule
 
 DECK = 25
 

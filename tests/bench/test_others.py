@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from argosy_bench.others import fleet as bench
+from argosy_bench.cluster import vllm as bench
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.render.fleets import deployment
 

@@ -30,7 +30,7 @@ def steady(argosy):
 def test_an_edit_of_slo_drain_or_routing_restarts_no_pod_and_counts_in_all_gateways(
     argosy, steady, record_property
 ):
-    """The figure `pods_restarted_by_slo_edit` of `make bench-first-day`."""
+    """The figure `pods_restarted_by_slo_edit` of `make bench-cluster`."""
     before = starts(argosy, steady)
     with traffic(argosy.url(steady), steady, per_s=5, tokens=40) as outcomes:
         for edit in EDITS:
@@ -57,7 +57,7 @@ def test_settings_that_are_deleted_are_used_on_and_a_metric_says_so(argosy, stea
 def test_a_rename_under_traffic_loses_no_request_and_restarts_no_pod(
     argosy, steady, record_property
 ):
-    """The figure `rename_errors` of `make bench-first-day`: the new name is added, clients go over
+    """The figure `rename_errors` of `make bench-cluster`: the new name is added, clients go over
     to it, the old one is removed."""
     before, url = starts(argosy, steady), argosy.url(steady)
     knows, asked = '"id": "{}"', "8080/v1/models"

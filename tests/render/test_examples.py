@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from argosy_bench.others.fleet import IMAGE
+from argosy_bench.cluster.vllm import IMAGE
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.engine import Engine
 from argosy_operator.render.engines.kind import EnginePod

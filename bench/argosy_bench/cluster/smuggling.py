@@ -2,12 +2,17 @@
 
 Each is malformed by RFC 9112 (or RFC 9110 for fields), so a server answers it with an error and
 closes the connection. A server that reads past the error takes the hidden request for one of its
-own. `hidden` is in what a strict server never reads as a request.
+own. An engine that only remembers what came stands behind a gateway of its own: what it was asked,
+and what the client was answered, decides.
 """
 
+import asyncio
+import contextlib
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from argosy_bench.processes import MODEL, endpoint, gateway
 
 MARK = "smuggled"
 """In the prompt of every hidden request."""
@@ -121,10 +126,83 @@ def messages(model: str) -> Iterator[Message]:
     yield Message(
         "a chunk ends with LF alone", post(chunked, size + b"\r\n" + body + b"\n0\r\n\r\n" + hidden)
     )
-    for name, field in _FIELDS.items():
-        yield Message(name, post(field + length, body + hidden))
+    for name, line in _FIELDS.items():
+        yield Message(name, post(line + length, body + hidden))
     for name, line in _LINES.items():
         yield Message(name, post(length, body + hidden, line))
     head = b"POST %b HTTP/1.1\r\n" % _PATH + length
     yield Message("no host", head + b"\r\n" + body + hidden)
     yield Message("two hosts", head + b"host: a\r\nhost: b\r\n\r\n" + body + hidden)
+
+
+_ANSWER = json.dumps(
+    {
+        "choices": [{"index": 0, "text": "a", "finish_reason": "length"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }
+).encode()
+_READ_S = 2.0
+"""How long an answer may take. A server that waits for more of a malformed message is no harm."""
+
+
+@dataclass(slots=True)
+class Hidden:
+    """What came of the table."""
+
+    messages: int = 0
+    smuggled: int = 0
+    """Hidden requests that reached the engine."""
+    answered: list[str] = field(default_factory=list)
+    """Malformed messages that were answered 200."""
+
+
+async def hidden_requests(options: Sequence[str]) -> Hidden:
+    """Send the whole table through a gateway with these options."""
+    found = Hidden()
+    async with (
+        engine_that_remembers(found) as port,
+        gateway([endpoint("recorder", port)], *options) as front,
+    ):
+        for message in messages(MODEL):
+            found.messages += 1
+            answer = await _send(front.port, message.sent)
+            if answer.startswith(b"HTTP/1.1 200") and not message.may_be_answered:
+                found.answered.append(message.name)
+    return found
+
+
+async def _send(port: int, data: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    received = b""
+    with contextlib.suppress(OSError, TimeoutError):
+        writer.write(data)
+        async with asyncio.timeout(_READ_S):
+            while part := await reader.read(65_536):
+                received += part
+    writer.transport.abort()
+    return received
+
+
+@contextlib.asynccontextmanager
+async def engine_that_remembers(found: Hidden) -> AsyncIterator[int]:
+    """Answers everything and counts hidden requests; yields its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError, asyncio.LimitOverrunError):
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            asked = await reader.readexactly(length)
+            found.smuggled += MARK.encode() in asked
+            fields = b"content-type: application/json\r\nx-argosy-pod: recorder\r\n"
+            writer.write(
+                b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\n\r\n" % (fields, len(_ANSWER))
+                + _ANSWER
+            )
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()

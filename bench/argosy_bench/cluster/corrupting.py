@@ -1,6 +1,6 @@
 """A process in front of a TCP port that turns over one bit in each direction of each connection.
 
-    python -m argosy_bench.loss.faults.corrupting PORT TARGET-HOST TARGET-PORT SEED
+    python -m argosy_bench.cluster.corrupting PORT TARGET-HOST TARGET-PORT SEED
 
 Prints a line when it listens. `network` starts it in a pod's network and sends the pod's
 connections through it.

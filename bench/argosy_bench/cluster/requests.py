@@ -1,4 +1,4 @@
-"""The requests of `make test-loss`, and the exact text that each must be answered with.
+"""The requests of `make bench-cluster`, and the exact text that each must be answered with.
 
 A simulated engine's token depends on the first token of the prompt and on its position alone, so
 the client knows every answer in advance. Every prompt has a first word of its own: one request's

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from argosy_bench.loss.requests import Ask, Asks, ask_of
-from argosy_bench.loss.schedule import Event, Kind
+from argosy_bench.cluster.requests import Ask, Asks, ask_of
+from argosy_bench.cluster.schedule import Event, Kind
 
 
 class Mark(StrEnum):

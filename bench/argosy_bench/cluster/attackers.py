@@ -1,6 +1,6 @@
 """One attack, as a process of its own: it does harm until its standard input closes.
 
-    python -m argosy_bench.attack.attackers NAME TARGETS
+    python -m argosy_bench.cluster.attackers NAME TARGETS
 
 TARGETS is JSON (`Targets`). All targets are ports of loopback, what is held at once is bounded, and
 an attack ends by itself after MOST_S. The process prints what it gained and did, as JSON.
@@ -165,7 +165,7 @@ async def slow_readers(attack: Attack) -> None:
 
 async def smuggling(attack: Attack) -> None:
     """The table of malformed messages, again and again."""
-    from argosy_bench.attack.smuggling import messages
+    from argosy_bench.cluster.smuggling import messages
 
     table = list(messages(attack.at.model))
 

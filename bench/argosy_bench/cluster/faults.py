@@ -1,20 +1,25 @@
 """Carries out the events of a schedule; each returns when its fault is over.
 
 A fault that lasts (a stopped process, a cut network) lasts until a number of requests have ended
-meanwhile, so that it is felt at any speed of the machine.
+meanwhile, so that it is felt at any speed of the machine. Rules of networks are put into the pod's
+own network, so that nothing else on the machine feels them; this needs the rights of root. Writes
+of the operator are read from the API server's log, which names the pod that made each.
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import httpx
 
-from argosy_bench.loss.faults import network, operators
-from argosy_bench.loss.fleet import (
+from argosy_bench.cluster.fleet import (
     Fleet,
     NotWholeError,
     Pod,
@@ -24,9 +29,169 @@ from argosy_bench.loss.fleet import (
     role_of,
     uid_of,
 )
-from argosy_bench.loss.judge import Happened, Mark
-from argosy_bench.loss.schedule import LEAST, Event, Kind, other_role
+from argosy_bench.cluster.judge import Happened, Mark
+from argosy_bench.cluster.schedule import LEAST, Event, Kind, other_role
 from local.cluster.errors import ApiError
+from local.demo.places.place import SYSTEM
+
+API, KV = 8000, 8002
+_THROUGH = 18002
+"""Where the damaging process listens; no port of a pod."""
+
+_DROPPED = """
+# One way: what the pod sends still leaves.
+table inet argosy_loss {{
+  chain arrive {{ type filter hook input priority 0; tcp dport {port} drop; }}
+}}
+"""
+_DIVERTED = """
+# Only what comes from outside: the damaging process itself reaches the port.
+table inet argosy_loss {{
+  chain arrive {{
+    type nat hook prerouting priority -100;
+    tcp dport {port} redirect to :{through};
+  }}
+}}
+"""
+_UNDO = ["nft", "delete", "table", "inet", "argosy_loss"]
+_DEVICE = ["dev", "eth0", "root"]
+_RATE = ["rate", "200kbit", "burst", "16kb", "latency", "2s"]
+
+
+def may_change_networks() -> bool:
+    """Whether this user may enter a pod's network; an ordinary one may not."""
+    return os.geteuid() == 0
+
+
+def _inside(pod: Pod) -> list[str]:
+    return ["nsenter", "-t", str(processes_of(pod)[0]), "-n", "--"]
+
+
+@contextlib.contextmanager
+def _changed(
+    inside: list[str], begin: list[str], end: list[str], given: str = ""
+) -> Iterator[None]:
+    """Run one command in the pod's network before the block, and the other after it."""
+    subprocess.run([*inside, *begin], input=given, text=True, check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*inside, *end], check=False, capture_output=True)
+
+
+@contextlib.contextmanager
+def cut(pod: Pod, port: int) -> Iterator[None]:
+    """Packets to this port of the pod are dropped."""
+    with _changed(_inside(pod), ["nft", "-f", "-"], _UNDO, _DROPPED.format(port=port)):
+        yield
+
+
+@contextlib.contextmanager
+def slowed(pod: Pod) -> Iterator[None]:
+    """The pod sends 200 kbit/s."""
+    begin = ["tc", "qdisc", "add", *_DEVICE, "tbf", *_RATE]
+    with _changed(_inside(pod), begin, ["tc", "qdisc", "del", *_DEVICE]):
+        yield
+
+
+@contextlib.contextmanager
+def corrupted(pod: Pod, port: int, seed: int) -> Iterator[None]:
+    """A bit in each direction of each new connection to this port arrives turned over."""
+    inside, address = _inside(pod), pod["status"]["podIP"]
+    program = [sys.executable, "-m", "argosy_bench.cluster.corrupting"]
+    words = [*inside, *program, str(_THROUGH), address, str(port), str(seed)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            if process.stdout.readline() != "ready\n":
+                raise OSError("the process that damages bytes does not listen: see above")
+            rules = _DIVERTED.format(port=port, through=_THROUGH)
+            with _changed(inside, ["nft", "-f", "-"], _UNDO, rules):
+                yield
+        finally:
+            process.kill()
+
+
+AT_A_TIME = threading.Lock()
+"""One fleet at a time kills the operator: it is the same one for all fleets."""
+_WRITES = ("create", "update", "patch", "delete")
+_NOT_OF_A_FLEET = ("leases", "events")
+_POD = "authentication.kubernetes.io/pod-name"
+_LOOK_EVERY_S = 0.002
+"""A write takes an operator several milliseconds."""
+_WITHIN_S = 30.0
+
+
+class Writes:
+    """What operators have written into one namespace since this object was made."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._namespace, self._path = fleet.namespace, fleet.cluster.audit_log
+        self._log = self._path.open()
+        self._log.seek(0, os.SEEK_END)
+        self._part = ""
+        self.by_pod: Counter[str] = Counter()
+
+    def read(self) -> Counter[str]:
+        """Read on, and return the writes by pod."""
+        self._part += self._log.read()
+        if self._path.stat().st_ino != os.fstat(self._log.fileno()).st_ino:  # a new log was begun
+            self._log.close()
+            self._log = self._path.open()
+            self._part += self._log.read()
+        *lines, self._part = self._part.split("\n")
+        self.by_pod.update(pod for line in lines if (pod := writer(line, self._namespace)))
+        return self.by_pod
+
+    def close(self) -> None:
+        """Close the log."""
+        self._log.close()
+
+
+def writer(line: str, namespace: str) -> str | None:
+    """The operator's pod that made this write of the log in the namespace; None for all else."""
+    if f"{SYSTEM}:argosy-operator" not in line or f'"{namespace}"' not in line:
+        return None
+    with contextlib.suppress(ValueError, KeyError):
+        entry = json.loads(line)
+        about = entry["objectRef"]
+        if (
+            entry["verb"] in _WRITES
+            and about["namespace"] == namespace
+            and about["resource"] not in _NOT_OF_A_FLEET
+        ):
+            pod: str = entry["user"]["extra"][_POD][0]
+            return pod
+    return None
+
+
+@contextlib.contextmanager
+def writes_into(fleet: Fleet) -> Iterator[Writes]:
+    """Writes from the beginning of the block on."""
+    writes = Writes(fleet)
+    try:
+        yield writes
+    finally:
+        writes.close()
+
+
+def kill_after(fleet: Fleet, leader: Pod, writes: Writes, count: int) -> int:
+    """SIGKILL the leader as soon as it has made so many writes; how many it has made then.
+    NotWholeError if it makes none within 30 s."""
+    processes = processes_of(leader)
+    deadline = time.monotonic() + _WITHIN_S
+    while writes.read()[name_of(leader)] < count and time.monotonic() < deadline:
+        time.sleep(_LOOK_EVERY_S)
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    fleet.until("the leader is gone", lambda: not set(processes) & set(processes_of(leader)))
+    if restarts_of(leader):  # kubelets wait longer after each restart, and no one would lead
+        fleet.delete_at_once(leader)
+    if not (made := writes.read()[name_of(leader)]):
+        raise NotWholeError(f"{name_of(leader)} wrote nothing within {_WITHIN_S:.0f} s")
+    return made
+
 
 FELT_BY = 8
 """Requests that end while a fault lasts."""
@@ -109,13 +274,13 @@ class Faults:
                     self._until_felt()
 
     def _bad_network(self, event: Event, pod: Pod) -> contextlib.AbstractContextManager[None]:
-        port = network.KV if event.role == "prefill" else network.API
+        port = KV if event.role == "prefill" else API
         match event.kind:
             case Kind.CUT:
-                return network.cut(pod, port)
+                return cut(pod, port)
             case Kind.SLOW:
-                return network.slowed(pod)
-        return network.corrupted(pod, port, event.number)
+                return slowed(pod)
+        return corrupted(pod, port, event.number)
 
     def _victim(self, role: str, *, freshest: bool) -> Pod:
         """The pod whose container was restarted least often, because kubelets wait longer after
@@ -199,7 +364,7 @@ class Faults:
     @contextlib.contextmanager
     def _kill_operator(self, event: Event, marks: set[Mark]) -> Iterator[None]:
         """Kill the leader between two of the writes that a change of the fleet needs."""
-        with operators.AT_A_TIME, operators.writes_into(self._fleet) as writes:
+        with AT_A_TIME, writes_into(self._fleet) as writes:
             leader = self._fleet.operator()
             if event.role:
                 self._fleet.scale(event.role, event.replicas[event.role])
@@ -207,7 +372,7 @@ class Faults:
                 self._roll_out()
             # A change of replicas needs one write before its status, a rollout several.
             count = 1 if event.role else 1 + event.number % 4
-            made = operators.kill_after(self._fleet, leader, writes, count)
+            made = kill_after(self._fleet, leader, writes, count)
             self._detail = f"{name_of(leader)} killed after {made} writes"
             self._until_seen()
             yield

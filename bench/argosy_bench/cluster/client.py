@@ -1,6 +1,6 @@
-"""Open-loop client of `make test-loss`, a process of its own.
+"""Open-loop client of `make bench-cluster`, a process of its own.
 
-    python -m argosy_bench.loss.client URL MODEL RATE [ANSWERS]
+    python -m argosy_bench.cluster.client URL MODEL RATE [ANSWERS]
 
 ANSWERS is the file of requests for real weights; without it they are those of simulated engines.
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 import httpx
 
-from argosy_bench.loss.judge import Seen
-from argosy_bench.loss.requests import Ask, Asks, ask_of, asks_in
+from argosy_bench.cluster.judge import Seen
+from argosy_bench.cluster.requests import Ask, Asks, ask_of, asks_in
 from local.demo.traffic.stream import Stream
 
 ANSWER_LIMIT_S = 60.0

@@ -1,6 +1,6 @@
 """Requests for real weights and their exact answers, which Hugging Face's own model computes.
 
-    python -m argosy_bench.loss.answers FOLDER FILE [COUNT]
+    python -m argosy_bench.cluster.answers FOLDER FILE [COUNT]
 
 Writes the tiny test weights to FOLDER and the requests to FILE, which `requests.asks_in` reads. A
 prompt is left out if two tokens were nearly as likely at any step of its answer: then the order of
