@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from argosy_bench.figures import Figures
-from argosy_bench.scaling import learner, shapes
-from argosy_operator.core.scaling.estimate import capacity
+from argosy_bench.scaling import shapes
 from argosy_operator.sim import rates
 from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import Run
@@ -96,39 +95,6 @@ def test_figures_are_the_medians_and_the_worst_of_the_seeds(
     assert figures.values["llmd_ramp_attainment_worst"] == 0.97
     assert figures.values["llmd_ramp_replicas_worst"] == 5.8
     assert lines[0] == "ramp_lost_minutes by seed: 3, 1, 2"
-
-
-def test_a_learner_that_knows_the_truth_has_no_error_and_one_that_is_wrong_has_it() -> None:
-    for role in learner.ROLES:
-        exact = capacity.begin(role, learner.TRUE, learner.OBJECTIVE)
-        wrong = capacity.begin(role, learner.PRIORS["1.2"], learner.OBJECTIVE)
-        assert learner.errors(exact, role) == pytest.approx((0.0, 0.0), abs=1e-12)
-        assert learner.errors(wrong, role) == pytest.approx((0.2, 0.2))
-
-
-@pytest.mark.slow
-def test_two_days_of_rows_correct_a_wrong_prior_at_each_cadence() -> None:
-    figures = Figures(learner.FIGURES, "a command")
-    lines = list(learner.measure_error(figures, days=2.0))
-    assert len(lines) == len(learner.CADENCES)
-    assert 0 < figures.values["learner_error_30_days"] < 0.05
-
-
-def test_every_row_tells_the_truth_but_for_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner, "NOISE", 0.0)
-    for role in learner.ROLES:
-        error, _ = learner.errors(
-            learner.learnt(role, learner.PRIORS["0.8"], learner.CADENCES["defaults"], 0.2), role
-        )
-        assert error < 0.005
-
-
-def test_decisions_are_timed_one_by_one() -> None:
-    timed = learner.Timed(LAWS["hpa"])
-    load = replace(shapes.STEP, rates=[(0.0, 1.0), (60.0, 1.0)])
-    run = load.play(timed, 0)
-    assert len(timed.took_s) == len(run.decisions) > 3
-    assert min(timed.took_s) <= timed.p99_ms() / 1000 <= max(timed.took_s)
 
 
 def test_an_outage_takes_the_metrics_from_the_law() -> None:

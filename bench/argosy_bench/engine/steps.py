@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from argosy_bench.engine.host import SEQUENCES, host_us
 from argosy_bench.figures import Figure, Figures, Target
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
@@ -63,8 +62,6 @@ def _figures() -> Iterator[Figure]:
     yield Figure("int8_perplexity_ratio", target=Target("<=", 1.01), digits=4)
     yield Figure("sample_32_top_p_ms", "ms", digits=2)
     yield Figure("rss_mib", "MiB", digits=2)
-    for name in ("scheduler", "host"):
-        yield Figure(f"{name}_us_per_step_{SEQUENCES}_seqs", "µs", digits=0)
 
 
 FIGURES = tuple(_figures())
@@ -215,8 +212,6 @@ def measure(figures: Figures, model: str, dtype: str) -> None:
     figures.put("sample_32_top_p_ms", _sampling_s(native.trunk) * 1e3)
     native.close()
     _measure_int8(figures, model, compared)
-    for name, microseconds in host_us().items():
-        figures.put(f"{name}_us_per_step_{SEQUENCES}_seqs", microseconds)
     figures.put("rss_mib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 

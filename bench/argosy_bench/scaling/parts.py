@@ -1,8 +1,7 @@
 """How good the scaling law is, on shaped loads and on recorded traces, and how fast all of it is.
 
 speed        requests that a constant fleet is played through in a second of CPU
-shapes       the law on ramps, steps, bursts and an outage of the metrics, what it has learnt after
-             thirty days, and how long a decision takes
+shapes       the law on ramps, steps, bursts and an outage of the metrics
 unreachable  how soon it says that an SLO is out of reach
 traces       the law, and other laws beside it, on a folder of recorded traces (--traces)
 cluster      the simulator beside a one-machine Kubernetes: 20 minutes, only if it is named
@@ -15,14 +14,13 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from random import Random
 
 from rich.console import Console
 
 from argosy_bench.figures import Figure, Figures
-from argosy_bench.scaling import learner, runs, score, shapes, unreachable
+from argosy_bench.scaling import runs, score, shapes, unreachable
 from argosy_bench.scaling.cluster import beside
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
@@ -65,11 +63,10 @@ def measure(figures: Figures, count: int, runs: int) -> None:
 
 
 def shaped(figures: Figures, seeds: int) -> None:
-    """Play the operator's law on the shaped loads, let it learn for thirty days, and time it."""
-    console, law = Console(highlight=False), learner.Timed(LAWS["goodput"])
-    for text in chain(shapes.measure(figures, law, seeds), learner.measure_error(figures)):
+    """Play the operator's law on the shaped loads."""
+    console = Console(highlight=False)
+    for text in shapes.measure(figures, LAWS["goodput"], seeds):
         console.print(text, soft_wrap=True)
-    figures.put("decide_ms_p99", law.p99_ms())
 
 
 def compare(
@@ -134,7 +131,7 @@ def _measure_speed(figures: Figures, asked: argparse.Namespace) -> None:
 
 
 def _measure_shapes(figures: Figures, asked: argparse.Namespace) -> None:
-    figures.declare(shapes.FIGURES + learner.FIGURES)
+    figures.declare(shapes.FIGURES)
     shaped(figures, asked.seeds)
 
 
