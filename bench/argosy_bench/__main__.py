@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from argosy_bench.figures import Figures, conclude
+from local.figures import Figures, conclude
 
 COMMANDS = ("engine", "gateway", "scaling", "cluster", "goodput")
 

@@ -2,7 +2,7 @@
 
 import time
 
-from argosy_bench.figures import Figure, Figures, Target
+from local.figures import Figure, Figures, Target
 
 FIGURES = (
     Figure("answer_correct", target=Target("==", 1)),

@@ -16,7 +16,7 @@ from argosy_bench.cluster.attack import (
 )
 from argosy_bench.cluster.attackers import ATTACKS
 from argosy_bench.cluster.smuggling import MARK, Hidden, engine_that_remembers, messages
-from argosy_bench.figures import Figures
+from local.figures import Figures
 
 
 def test_the_table_has_45_messages_and_each_hides_a_request_behind_its_own() -> None:

@@ -23,7 +23,7 @@ from argosy_bench.engine.loads import (
 )
 from argosy_bench.engine.servers import ServerDied, vllm
 from argosy_bench.engine.table import ROWS, Floor, figures_beside, put_floor, put_served
-from argosy_bench.figures import Figures
+from local.figures import Figures
 
 LOADS = ("burst", "c1", "c8", "prefill512", "prefill1536", "full", "4k", "8k")
 

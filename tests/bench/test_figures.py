@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from argosy_bench.figures import Figure, Figures, Target, conclude, environment
 from local.demo.figures import FIGURES
+from local.figures import Figure, Figures, Target, conclude, environment
 
 ROWS = (
     Figure("speed", "tokens/s", Target(">=", 10), digits=1),

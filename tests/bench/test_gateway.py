@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from argosy_bench.client import Answer, Ask, ask, quantile
-from argosy_bench.figures import Figures
 from argosy_bench.gateway import isolation, kv, overload, resume, routing, streams, trust
 from argosy_bench.gateway.envoy import envoy_program
 from argosy_bench.gateway.idle_engine import idle_engine
 from argosy_bench.gateway.load import Load, run
 from argosy_bench.gateway.overload import TPOT_S, TTFT_S, Span, is_good, recovery_s
 from argosy_bench.gateway.resume import VICTIM, Run
+from local.figures import Figures
 
 SMALL = Load(streams=4, tokens=10, period_s=0.02, ramp_s=0.2, window_s=1.0)
 

@@ -5,9 +5,9 @@ from statistics import fmean
 
 import pytest
 
-from argosy_bench.figures import Figures
 from argosy_bench.goodput import parts as goodput
 from argosy_bench.goodput.parts import WORKLOADS, Bench, Fleet
+from local.figures import Figures
 
 
 @pytest.mark.parametrize("true", [0.05, 1.6, 37.0])

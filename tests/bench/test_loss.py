@@ -14,7 +14,7 @@ from argosy_bench.cluster.judge import Happened, Mark, Outcome, Seen, Verdict, b
 from argosy_bench.cluster.loss import Result, Turns, at_once, figures_of, put
 from argosy_bench.cluster.requests import ask_of, asks_in
 from argosy_bench.cluster.schedule import LEAST, MOST, Event, Kind, other_role, schedule
-from argosy_bench.figures import Figures
+from local.figures import Figures
 
 DECK = 25
 

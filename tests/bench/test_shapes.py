@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from argosy_bench.figures import Figures
 from argosy_bench.scaling import shapes
 from argosy_operator.sim import rates
 from argosy_operator.sim.laws import LAWS
@@ -15,6 +14,7 @@ from argosy_operator.sim.replay import Run
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.fleet import World
 from argosy_operator.sim.world.machine import Replica, Setup
+from local.figures import Figures
 
 
 def met(*times: tuple[float, bool]) -> Run:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from argosy_bench.figures import Figures
 from argosy_bench.scaling.cluster import compare, load
 from argosy_bench.scaling.cluster.client import dues
 from argosy_bench.scaling.cluster.compare import Asked, Recorded
 from argosy_bench.scaling.cluster.fleet import Reading, gpu_seconds, phase_s
 from argosy_operator.sim.traces import Trace
 from local.demo.traffic.score import Limits, Seen
+from local.figures import Figures
 
 
 def reading(at_s: float, prefill: int, decode: int = 1, wanted: int = 1) -> Reading:

@@ -4,10 +4,10 @@ from math import inf
 
 import pytest
 
-from argosy_bench.figures import Figures
 from argosy_bench.scaling import unreachable
 from argosy_bench.scaling.unreachable import CASES, Case, Said, play, requests, verdict_s
 from argosy_operator.core.scaling.goals import SLO
+from local.figures import Figures
 
 
 def said(*reachable: bool) -> list[Said]:

@@ -77,7 +77,7 @@ def test_a_module_in_no_layer_breaks_the_layers(copy: Path) -> None:
     assert sum(name.startswith(("operator layers", "gateway layers")) for name in broken) == 2
 
 
-@pytest.mark.parametrize("above", ["argosy_bench.figures", "local.demo.kube", "tests.support"])
+@pytest.mark.parametrize("above", ["argosy_bench.ports", "local.demo.kube", "tests.support"])
 def test_what_measures_or_runs_a_program_may_not_be_imported_by_it(copy: Path, above: str) -> None:
     plant(copy / "engine/argosy_engine/errors.py", f"import {above}  # noqa: F401")
     assert "the programs import neither bench, local, docs nor tests" in broken_contracts(copy)

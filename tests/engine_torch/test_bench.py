@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from argosy_bench.figures import Figures
+from local.figures import Figures
 from local.weights.tiny import write_tiny
 
 pytestmark = pytest.mark.torch

@@ -5,9 +5,9 @@ Two factors are fitted, to what prefill alone and decode alone do; the rest foll
 
 import pytest
 
-from argosy_bench.figures import Figures
 from argosy_bench.goodput import distserve
 from argosy_operator.sim.replay import Replicas
+from local.figures import Figures
 
 
 @pytest.mark.parametrize(

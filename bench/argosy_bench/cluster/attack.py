@@ -26,9 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from argosy_bench.cluster.attackers import MOST_S, Targets
 from argosy_bench.cluster.requests import ask_of
 from argosy_bench.cluster.smuggling import Hidden, hidden_requests
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.processes import MODEL, Server, engine, gateway
 from local.demo.traffic.stream import Stream
+from local.figures import Figure, Figures, Target
 
 PRESET = "llama-70b-h100-tp4"
 _ISSUER, _AUDIENCE = "https://kubernetes.default.svc", "argosy.dev/n/f"

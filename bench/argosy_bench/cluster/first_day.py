@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from argosy_bench.figures import Figure, Figures, Target
+from local.figures import Figure, Figures, Target
 
 NONE = Target("==", 0)
 FIGURES = (

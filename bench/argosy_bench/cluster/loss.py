@@ -27,7 +27,7 @@ from argosy_bench.cluster.fleet import Fleet, Leftovers, NotWholeError, Wanted, 
 from argosy_bench.cluster.judge import Happened, Mark, Outcome, Seen, Verdict, by_kind, judge
 from argosy_bench.cluster.requests import ask_of, asks_in
 from argosy_bench.cluster.schedule import schedule
-from argosy_bench.figures import Figure, Figures, Target
+from local.figures import Figure, Figures, Target
 
 _HOPELESS = 3
 """Events in a row after which a fleet did not become whole: it gets no more."""

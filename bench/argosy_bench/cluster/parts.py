@@ -13,7 +13,7 @@ from pathlib import Path
 from argosy_bench.cluster import attack, first_day, loss, vllm
 from argosy_bench.cluster.attackers import ATTACKS, MOST_S
 from argosy_bench.cluster.schedule import NAMES
-from argosy_bench.figures import Figures
+from local.figures import Figures
 
 __all__ = ["PARTS", "add_options"]
 

@@ -20,13 +20,13 @@ from typing import Any
 import httpx
 import yaml
 
-from argosy_bench.figures import Figure, Figures, Target
 from local.cluster.cluster import Cluster
 from local.demo.kube import Kube, await_answer, is_ready
 from local.demo.places.place import helm_install
 from local.demo.traffic.client import ANSWER_LIMIT_S, ask
 from local.demo.traffic.plan import Due
 from local.demo.traffic.score import Seen
+from local.figures import Figure, Figures, Target
 
 NAME, NAMESPACE, IMAGE = "peer", "vllm", "docker.io/vllm/vllm-openai:v0.32.0"
 SD = f"/apis/serving.argosy.dev/v1alpha1/namespaces/{NAMESPACE}/servingdeployments/{NAME}"

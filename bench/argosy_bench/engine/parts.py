@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from argosy_bench.engine import served, steps
-from argosy_bench.figures import Figures
 from argosy_engine.runtime.cpu import settle
+from local.figures import Figures
 from local.weights.smollm2 import default_out
 
 __all__ = ["PARTS", "add_options"]

@@ -31,13 +31,13 @@ from argosy_bench.engine.loads import (
 from argosy_bench.engine.servers import INT8, OURS, VLLM, Server, ours, vllm
 from argosy_bench.engine.steps import alternate_s, decodes_of, load_runner
 from argosy_bench.engine.table import figures_beside, put_floor, put_served
-from argosy_bench.figures import Figures
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.model.native.choose import choose
 from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.spec import read_spec
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.runner import TorchRunner
+from local.figures import Figures
 
 __all__ = ["LOADS", "measure"]
 

@@ -16,12 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, StepPlan
 from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.runtime.machine import set_spinning
+from local.figures import Figure, Figures, Target
 
 set_spinning()  # as `argosy engine serve` does, before torch is loaded
 

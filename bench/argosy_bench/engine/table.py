@@ -11,7 +11,7 @@ from statistics import median
 
 from argosy_bench.engine.loads import PROMPT, PROMPTS, SEQUENCES, TOKENS
 from argosy_bench.engine.servers import INT8, OURS, VLLM
-from argosy_bench.figures import Figure, Figures, Target
+from local.figures import Figure, Figures, Target
 
 __all__ = ["Values", "figures_beside", "put_floor", "put_served"]
 

@@ -13,8 +13,8 @@ import statistics
 from collections.abc import Sequence
 
 from argosy_bench.client import Answer, Ask, play, quantile
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.processes import fleet
+from local.figures import Figure, Figures, Target
 
 __all__ = ["measure"]
 

@@ -25,7 +25,6 @@ from pathlib import Path
 
 import numpy as np
 
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_engine.config import EngineConfig, KvTransport, Role
 from argosy_engine.core.blocks import BlockPool
 from argosy_engine.core.capacity import MaxUtilization
@@ -45,6 +44,7 @@ from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.metrics import EngineMetrics
 from argosy_engine.runtime.sim import SimProfile, SimRunner
 from argosy_engine.transfer.service import KvService
+from local.figures import Figure, Figures, Target
 
 PULLS = 15
 """Runs of each of two alternating measurements; their medians count."""

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import uvloop
 
-from argosy_bench.figures import Figures
 from argosy_bench.gateway import isolation, kv, overload, resume, routing, streams, trust
 from argosy_bench.gateway.load import Load
+from local.figures import Figures
 from local.weights.smollm2 import default_out
 
 __all__ = ["PARTS", "add_options"]

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from argosy_bench.client import Answer, Ask, ask, quantile
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.processes import fleet
+from local.figures import Figure, Figures, Target
 
 __all__ = ["measure"]
 

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 
 import httpx
 
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.processes import MODEL, Server, endpoint, engine, gateway
 from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
@@ -29,6 +28,7 @@ from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import Reservation
 from argosy_gateway.routing.strategies import RoutingRequest
 from argosy_gateway.wire.openai import prefixes_of
+from local.figures import Figure, Figures, Target
 
 __all__ = ["measure_affinity", "measure_picks", "measure_sick"]
 

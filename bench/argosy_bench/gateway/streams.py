@@ -18,12 +18,12 @@ from functools import partial
 import aiohttp
 
 from argosy_bench.client import quantile
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.gateway.envoy import envoy, envoy_program
 from argosy_bench.gateway.idle_engine import idle_engine
 from argosy_bench.gateway.load import Load, Sample, completion, run
 from argosy_bench.processes import Server, gateway
 from argosy_gateway.wire import http1
+from local.figures import Figure, Figures, Target
 
 __all__ = ["measure_readers", "measure_requests", "measure_streams"]
 

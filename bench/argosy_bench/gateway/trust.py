@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from argosy_bench.client import Ask, ask
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.processes import engine, gateway
+from local.figures import Figure, Figures, Target
 
 __all__ = ["measure", "peers_file"]
 

@@ -19,7 +19,6 @@ from random import Random
 
 from rich.console import Console
 
-from argosy_bench.figures import Figure, Figures
 from argosy_bench.scaling import runs, score, shapes, unreachable
 from argosy_bench.scaling.cluster import beside
 from argosy_bench.scaling.runs import Asked
@@ -29,6 +28,7 @@ from argosy_operator.sim.laws import LAWS
 from argosy_operator.sim.replay import Replicas, static
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import Replica, Setup
+from local.figures import Figure, Figures
 
 SPEED = (Figure("simulated_requests_per_s", "1/s", digits=0),)
 PROFILE_ERRORS = ("0.8", "1.2", "none")

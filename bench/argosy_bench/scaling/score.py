@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import geometric_mean, mean
 from typing import Any
 
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.scaling.traces import Recording
+from local.figures import Figure, Figures, Target
 
 EXACT = "1"
 """The --profile-error of a prior that is right."""

@@ -10,7 +10,6 @@ from math import ceil, cos, exp, log, pi
 from statistics import median
 from typing import Any
 
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving
 from argosy_operator.sim import rates
@@ -19,6 +18,7 @@ from argosy_operator.sim.laws.law import Law
 from argosy_operator.sim.replay import Replicas, Run, replay
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+from local.figures import Figure, Figures, Target
 
 PROFILE, COLD_S, GOAL = "llama-70b-h100-tp4", 90.0, 0.9
 HOUR_S = 3600

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
 from argosy_operator.core.scaling.observe import Observations, RoleSupply
@@ -21,6 +20,7 @@ from argosy_operator.sim.world.colocated import ColocatedWorld
 from argosy_operator.sim.world.fleet import World
 from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
 from argosy_operator.sim.world.scrape import Scraper
+from local.figures import Figure, Figures, Target
 
 FIGURES = (
     Figure("unreachable_verdict_s", "s", Target("<=", 300), digits=0),

@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from argosy_bench.figures import Figures
 from argosy_bench.scaling.cluster import load
 from argosy_bench.scaling.cluster.compare import FIGURES, Asked, Recorded, put
 from argosy_bench.scaling.cluster.fleet import NAME, Reading, Watch, manifest, phase_s, running
@@ -26,6 +25,7 @@ from argosy_operator.sim import traces
 from argosy_operator.sim.traces import Trace
 from local.demo.traffic.score import Limits
 from local.demo.traffic.watch import Records
+from local.figures import Figures
 
 KEEP = Path("build/bench/sim-vs-cluster")
 IDLE_S = 30.0

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 
-from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.scaling.cluster.fleet import GPUS, PROFILE, Reading, gpu_seconds
 from argosy_operator.sim import cli
 from argosy_operator.sim.replay import Run
 from local.demo.traffic.score import Limits, Seen, longest_gap_s, met
+from local.figures import Figure, Figures, Target
 
 FIGURES = (
     Figure("sim_vs_cluster_attainment_points", "points", Target("<=", 3.0), digits=2),
