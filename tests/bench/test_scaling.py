@@ -1,4 +1,4 @@
-"""`make bench-autoscaling`, shortened, and the figures that it makes of runs."""
+"""`make bench-scaling`, shortened, and the figures that it makes of runs."""
 
 import json
 from dataclasses import replace
