@@ -6,7 +6,7 @@ from argosy_engine.cli import parse
 from argosy_engine.core.capacity import MaxUtilization
 from argosy_engine.core.request import NewRequest
 from argosy_engine.runtime.sim import load
-from argosy_engine.server.openai.parse import parse_chat
+from argosy_engine.server.openai.request import parse_chat
 from argosy_engine.server.serve import _scheduler
 from tests.kv.nodes import BLOCK, node, until
 

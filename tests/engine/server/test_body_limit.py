@@ -9,10 +9,9 @@ import pytest
 from argosy_engine.cli import parse
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
-from argosy_engine.server.openai import bodies
-from argosy_engine.server.openai.bodies import Bodies
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.routes import OpenAiApi
+from argosy_engine.server.openai.text_threads import Bodies, long_bytes
 
 WORDS = ["--model", "sim:opt-13b-a100", "--served-name", "m"]
 USAGE = b',"stream":true,"stream_options":{"include_usage":true}'
@@ -79,12 +78,12 @@ async def test_bodies_that_never_end_hold_a_bounded_number_of_bytes():
 
 
 async def test_a_body_that_does_not_come_is_given_up(monkeypatch):
-    monkeypatch.setattr(bodies, "_WHOLE_WITHIN_S", 0.01)
+    monkeypatch.setattr("argosy_engine.server.openai.text_threads._WHOLE_WITHIN_S", 0.01)
     with pytest.raises(ApiError) as given_up:
         await Bodies(100_000).read(stalled(10))
     assert (given_up.value.status, given_up.value.code) == (408, "body_timeout")
 
 
 def test_a_large_limit_does_not_multiply_what_may_wait():
-    assert bodies.long_bytes(8 << 20) == 64 << 20
-    assert bodies.long_bytes(256 << 20) == 256 << 20
+    assert long_bytes(8 << 20) == 64 << 20
+    assert long_bytes(256 << 20) == 256 << 20

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_engine.server.candidates import candidates
+from argosy_engine.server.gateway_headers import candidates
 from argosy_engine.server.openai.errors import ApiError
 
 

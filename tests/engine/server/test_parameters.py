@@ -9,7 +9,7 @@ from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.runtime.sim import SimTokenizer
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
-from argosy_engine.server.openai.parse import parse_chat, parse_completion
+from argosy_engine.server.openai.request import parse_chat, parse_completion
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.transfer.wire import Kind, encode_control
 

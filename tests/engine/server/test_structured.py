@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from argosy_engine.server.openai.asked.structure import structure_of
+from argosy_engine.server.openai.structure import structure_of
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from tests.engine.server.spelling import EOS, Engine, events_of
 

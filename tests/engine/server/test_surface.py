@@ -5,9 +5,8 @@ import json
 import httpx
 import pytest
 
-from argosy_engine.server.openai.parse import parse_chat
-from argosy_engine.server.openai.reply.beyond import BEYOND
-from argosy_engine.server.openai.reply.tokens import tokenized
+from argosy_engine.server.openai.request import parse_chat, tokenize
+from argosy_engine.server.openai.routes import BEYOND
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from tests.engine.server.spelling import Engine
 
@@ -80,7 +79,7 @@ def test_a_chats_tools_are_shown_to_its_template():
     tools = [{"type": "function", "function": {"name": "time"}}]
     body = {"model": "m", "messages": HI, "tools": tools}
     known = {"served_name": "m", "max_model_len": 1000}
-    told = json.loads(tokenized(body, Tokenizer(256), **known))["tokens"]
+    told = json.loads(tokenize(body, Tokenizer(256), **known))["tokens"]
     assert bytes(told) == b"user: hi\n" + json.dumps(tools).encode()
     assert told == parse_chat({**body, "tool_choice": "none"}, Tokenizer(256), **known).token_ids
 

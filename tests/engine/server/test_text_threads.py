@@ -11,7 +11,7 @@ import pytest
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import ClientGoneError
 from argosy_engine.server.openai.errors import ApiError
-from argosy_engine.server.openai.parse import parse_chat, parse_completion
+from argosy_engine.server.openai.request import parse_chat, parse_completion
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.openai.text_threads import TextThreads, while_connected
 

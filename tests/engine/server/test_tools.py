@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 pytest.importorskip("llguidance")
 
 from argosy_engine.runtime.sim import SimTokenizer
-from argosy_engine.server.openai.asked.tools import tools_of
 from argosy_engine.server.openai.errors import ApiError
-from argosy_engine.server.openai.parse import parse_chat
-from argosy_engine.server.openai.reply.calls import PARSERS, NamedCall, TextCalls
-from argosy_engine.server.openai.reply.shaping import Shaper, thinks_at_its_end
+from argosy_engine.server.openai.request import parse_chat
+from argosy_engine.server.openai.tool_calls import (
+    PARSERS,
+    NamedCall,
+    Shaper,
+    TextCalls,
+    thinks_at_its_end,
+)
+from argosy_engine.server.openai.tools import tools_of
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from tests.engine.server.spelling import EOS, Engine
 

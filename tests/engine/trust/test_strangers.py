@@ -8,7 +8,7 @@ import pytest
 from argosy_engine.config import EngineConfig
 from argosy_engine.server import proof
 from argosy_engine.server.admin import Admin
-from argosy_engine.server.identity import NamedApp, plain_send
+from argosy_engine.server.gateway_headers import NamedApp, plain_send
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import EngineRole
 from argosy_engine.text.byte_tokenizer import ByteTokenizer

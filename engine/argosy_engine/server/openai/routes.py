@@ -30,29 +30,62 @@ from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.errors import ClientGoneError
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server import gateway_headers
-from argosy_engine.server.candidates import candidates
-from argosy_engine.server.identity import NamedApp, plain_send
-from argosy_engine.server.openai.answer import TextFlow
-from argosy_engine.server.openai.bodies import Bodies
+from argosy_engine.server.gateway_headers import NamedApp, candidates, plain_send
+from argosy_engine.server.openai.answer import Fragments, StopScanner, TextFlow
+from argosy_engine.server.openai.choice import Choice
 from argosy_engine.server.openai.errors import ApiError, draining_error, refused
-from argosy_engine.server.openai.fragments import Fragments
-from argosy_engine.server.openai.grammars import Compiler
 from argosy_engine.server.openai.parameters import bad
-from argosy_engine.server.openai.parse import Parsed, parse_body, parse_chat, parse_completion
-from argosy_engine.server.openai.reply.beyond import BEYOND
-from argosy_engine.server.openai.reply.choice import Choice
-from argosy_engine.server.openai.reply.reply import Reply
-from argosy_engine.server.openai.reply.sending import send_whole
-from argosy_engine.server.openai.reply.tokens import detokenized, tokenized
+from argosy_engine.server.openai.reply import Reply, send_whole
+from argosy_engine.server.openai.request import (
+    Parsed,
+    detokenize,
+    parse_body,
+    parse_chat,
+    parse_completion,
+    tokenize,
+)
 from argosy_engine.server.openai.resume import Asked, Sent, replay, take_sent
-from argosy_engine.server.openai.text_threads import TextThreads, while_connected
+from argosy_engine.server.openai.structure import Compiler
+from argosy_engine.server.openai.text_threads import Bodies, TextThreads, while_connected
 from argosy_engine.server.proof import ProvenApp
 from argosy_engine.server.role import EngineRole
 from argosy_engine.text.grammar_process import GrammarProcess
-from argosy_engine.text.stops import StopScanner
 from argosy_engine.transfer.callers import Verifier
 
-__all__ = ["OpenAiApi"]
+__all__ = ["BEYOND", "OpenAiApi"]
+
+_NO_DECODE = "this engine generates text: serve such a model with another engine"
+
+BEYOND: Mapping[str, str] = {
+    "/v1/embeddings": f"there are no embeddings: {_NO_DECODE}",
+    "/v2/embed": f"there are no embeddings: {_NO_DECODE}",
+    "/pooling": f"nothing is pooled: {_NO_DECODE}",
+    "/classify": f"nothing is classified: {_NO_DECODE}",
+    "/score": f"there are no scores: {_NO_DECODE}",
+    "/v1/score": f"there are no scores: {_NO_DECODE}",
+    "/rerank": f"nothing is ranked: {_NO_DECODE}",
+    "/v1/rerank": f"nothing is ranked: {_NO_DECODE}",
+    "/v2/rerank": f"nothing is ranked: {_NO_DECODE}",
+    "/v1/moderations": f"nothing is classified: {_NO_DECODE}",
+    "/v1/responses": "no state is kept between requests: send all messages to /v1/chat/completions",
+    "/v1/conversations": "no state is kept between requests: use /v1/chat/completions",
+    "/v1/assistants": "no state is kept between requests: use /v1/chat/completions",
+    "/v1/threads": "no state is kept between requests: use /v1/chat/completions",
+    "/v1/messages": "this is OpenAI's API: use /v1/chat/completions",
+    "/v1/images/generations": "only text is made: use /v1/chat/completions",
+    "/v1/images/edits": "only text is made: use /v1/chat/completions",
+    "/v1/audio/speech": "only text is made: use /v1/chat/completions",
+    "/v1/audio/transcriptions": "only text is read: use /v1/chat/completions",
+    "/v1/audio/translations": "only text is read: use /v1/chat/completions",
+    "/v1/realtime": "only text is read and made: stream /v1/chat/completions",
+    "/v1/files": "nothing is stored: send prompts with their requests",
+    "/v1/batches": "nothing is stored: send each request by itself",
+    "/v1/fine_tuning/jobs": "nothing is trained here: serve the trained model as a fleet",
+    "/v1/load_lora_adapter": "there are no adapters: merge it and serve the model as a fleet",
+    "/v1/unload_lora_adapter": "there are no adapters: merge it and serve the model as a fleet",
+}
+"""What the 404 says, by path; any method."""
+
 
 log = logging.getLogger(__name__)
 
@@ -161,10 +194,10 @@ class OpenAiApi:
         await send_whole(send, 200, json.dumps({"version": version("argosy")}).encode())
 
     async def _tokenize(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        await self._text_of(receive, send, tokenized)
+        await self._text_of(receive, send, tokenize)
 
     async def _detokenize(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        await self._text_of(receive, send, detokenized)
+        await self._text_of(receive, send, detokenize)
 
     async def _tokenizer_info(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send_whole(send, 200, json.dumps(self._tokenizer.info).encode())

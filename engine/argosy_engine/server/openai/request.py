@@ -2,6 +2,8 @@
 
 Input: decoded JSON and header values of one request. Output: `Parsed`, or an ApiError whose
 message says what to write instead. `parameters` lists what is refused by name.
+
+`tokenize` and `detokenize` are vLLM's endpoints: a prompt's token ids, and the text of ids.
 """
 
 import json
@@ -13,23 +15,152 @@ from typing import Any
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
 from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.errors import ChatTemplateError
-from argosy_engine.server.openai.asked.fields import flag, texts
-from argosy_engine.server.openai.asked.form import Form, form_of
-from argosy_engine.server.openai.asked.prompts import (
-    Prompt,
-    encode,
-    prompts_of,
-    refuse_long_answer,
-)
-from argosy_engine.server.openai.asked.sampling import sampling_of
-from argosy_engine.server.openai.asked.structure import Structure, structure_of
-from argosy_engine.server.openai.asked.tools import NO_TOOLS, Tools, tools_of
 from argosy_engine.server.openai.errors import ApiError
-from argosy_engine.server.openai.parameters import bad, refuse_unsupported
-from argosy_engine.server.openai.reply.shaping import thinks_at_its_end
+from argosy_engine.server.openai.parameters import (
+    bad,
+    flag,
+    integer,
+    limit_name,
+    refuse_unsupported,
+    texts,
+    whole,
+    wholes,
+)
+from argosy_engine.server.openai.sampling import MOST_CHOICES, Form, form_of, sampling_of
+from argosy_engine.server.openai.structure import Structure, structure_of
+from argosy_engine.server.openai.tool_calls import thinks_at_its_end
+from argosy_engine.server.openai.tools import NO_TOOLS, Tools, shown_tools, tools_of
 from argosy_engine.text.messages import TEXT_PARTS
 
-__all__ = ["Parsed", "chat_text", "check_model", "parse_body", "parse_chat", "parse_completion"]
+__all__ = [
+    "Parsed",
+    "Prompt",
+    "chat_text",
+    "check_model",
+    "detokenize",
+    "encode",
+    "parse_body",
+    "parse_chat",
+    "parse_completion",
+    "prompts_of",
+    "refuse_long_answer",
+    "refuse_vast",
+    "tokenize",
+]
+
+_CONTEXTS = 4
+_FEWEST_VAST = 16_384
+"""A text is tokenised to be cut or counted up to four contexts, and always up to 16,384 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt."""
+
+    token_ids: list[int]
+    text: str | None = None
+    """As the client wrote it; None if it wrote token ids, or if the text was cut."""
+
+
+def prompts_of(
+    body: Mapping[str, Any], tokenizer: Tokenizer, max_model_len: int
+) -> tuple[Prompt, ...]:
+    """Of a body of /v1/completions: a text, token ids, or a list of either."""
+    prompt = body.get("prompt")
+    if not isinstance(prompt, list) or not prompt or whole(prompt[0]) is not None:
+        return (_prompt(body, prompt, tokenizer, max_model_len, "prompt"),)
+    if len(prompt) > MOST_CHOICES:
+        raise bad("prompt", f"a request has at most {MOST_CHOICES} prompts, got {len(prompt)}")
+    return tuple(
+        _prompt(body, each, tokenizer, max_model_len, f"prompt[{at}]")
+        for at, each in enumerate(prompt)
+    )
+
+
+def _prompt(
+    body: Mapping[str, Any], prompt: Any, tokenizer: Tokenizer, max_model_len: int, param: str
+) -> Prompt:
+    if isinstance(prompt, str):
+        special = flag(body, "add_special_tokens", default=True)
+        return encode(body, prompt, tokenizer, max_model_len, param, special=special)
+    ids = wholes(prompt)
+    if not ids:
+        raise bad(param, "must be a text, a list of token ids, or a list of these")
+    most = _most_tokens(body, max_model_len)
+    if most is None:
+        _refuse_long(len(ids), max_model_len, param)
+    if min(ids) < 0 or max(ids) >= tokenizer.vocab_size:
+        raise bad(param, f"token ids are 0 … {tokenizer.vocab_size - 1}")
+    return Prompt(_cut(ids, most))
+
+
+def refuse_long_answer(body: Mapping[str, Any], prompt: int, answer: int, context: int) -> None:
+    """ApiError 400 where an answer as long as it may be has no room behind the longest prompt."""
+    if prompt + answer > context:
+        name = limit_name(body)
+        raise ApiError(
+            400,
+            f"{name}: this model's context is {context} tokens; the prompt has {prompt} and "
+            f"{answer!r:.40} tokens are to be generated: shorten the prompt or lower {name}",
+            param=name,
+            code="context_length_exceeded",
+        )
+
+
+def encode(
+    body: Mapping[str, Any],
+    text: str,
+    tokenizer: Tokenizer,
+    max_model_len: int,
+    param: str,
+    *,
+    special: bool,
+) -> Prompt:
+    """Ids of a text that fits; most of those that do not are refused before they cost a second."""
+    most = _most_tokens(body, max_model_len)
+    if most is None:
+        _refuse_long(tokenizer.fewest_tokens(text), max_model_len, param, about="at least ")
+    else:
+        refuse_vast(text, tokenizer, max_model_len, param)
+    token_ids = tokenizer.encode(text, add_special_tokens=special)
+    if not token_ids:
+        raise bad(param, "is empty: send at least one token")
+    if most is None:
+        _refuse_long(len(token_ids), max_model_len, param)
+    cut = _cut(token_ids, most)
+    return Prompt(cut, text if len(cut) == len(token_ids) else None)
+
+
+def refuse_vast(text: str, tokenizer: Tokenizer, max_model_len: int, param: str) -> None:
+    """ApiError 400 before a text that may be longer than the context costs seconds."""
+    most = max(_CONTEXTS * max_model_len, _FEWEST_VAST)
+    fewest = tokenizer.fewest_tokens(text)
+    if fewest > most:
+        raise bad(param, f"has at least {fewest} tokens: a text of at most {most} is tokenised")
+
+
+def _most_tokens(body: Mapping[str, Any], max_model_len: int) -> int | None:
+    """`truncate_prompt_tokens`: a longer prompt loses its beginning. -1: what the context holds."""
+    most = integer(body, "truncate_prompt_tokens", None, low=-1)
+    if most == 0 or (most is not None and most >= max_model_len):
+        raise bad("truncate_prompt_tokens", f"must be -1, or 1 to {max_model_len - 1}")
+    return max_model_len - 1 if most == -1 else most
+
+
+def _cut(token_ids: list[int], most: int | None) -> list[int]:
+    return token_ids if most is None else token_ids[-most:]
+
+
+def _refuse_long(count: int, max_model_len: int, param: str, *, about: str = "") -> None:
+    if count >= max_model_len:
+        raise ApiError(
+            400,
+            f"this model's context is {max_model_len} tokens and the prompt has {about}{count}: "
+            "shorten it so that at least one token can follow",
+            param=param,
+            code="context_length_exceeded",
+        )
+
 
 _MAX_STOPS = 64
 _LONGEST_SALT = 1024
@@ -310,3 +441,39 @@ def check_model(body: Mapping[str, Any], served_name: str) -> None:
             param="model",
             code="model_not_found",
         )
+
+
+def tokenize(
+    body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
+) -> bytes:
+    """The answer: of a `prompt`, or of `messages` through the chat template. ApiError 400, 404."""
+    check_model(body, served_name)
+    refuse_unsupported(body)
+    if body.get("truncate_prompt_tokens") is not None:
+        raise bad("truncate_prompt_tokens", "all tokens are returned: leave it out")
+    chat = body.get("messages") is not None
+    tools = Tools(shown=shown_tools(body))
+    text = chat_text(body, tokenizer, tools) if chat else body.get("prompt")
+    if not isinstance(text, str):
+        raise bad("prompt", "must be a text; or write messages")
+    refuse_vast(text, tokenizer, max_model_len, "messages" if chat else "prompt")
+    special = flag(body, "add_special_tokens", default=not chat)
+    ids = tokenizer.encode(text, add_special_tokens=special)
+    answer: dict[str, object] = {"count": len(ids), "max_model_len": max_model_len, "tokens": ids}
+    answer["token_strs"] = None
+    if flag(body, "return_token_strs"):
+        answer["token_strs"] = [tokenizer.decode([token]) for token in ids]
+    return json.dumps(answer).encode()
+
+
+def detokenize(
+    body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
+) -> bytes:
+    """The answer: the text of `tokens`. ApiError 400, 404."""
+    check_model(body, served_name)
+    ids, last = wholes(body.get("tokens")), tokenizer.vocab_size - 1
+    if ids is None or not all(0 <= each <= last for each in ids):
+        raise bad("tokens", f"must be a list of token ids, which are 0 … {last}")
+    if len(ids) > max_model_len:
+        raise bad("tokens", f"must be at most {max_model_len}, got {len(ids)}")
+    return json.dumps({"prompt": tokenizer.decode(ids)}).encode()

@@ -6,23 +6,66 @@ gateway may retry, a failure after it is an error event and an end without [DONE
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import aclosing
 from functools import partial
+from typing import Any
 
 from starlette.types import Message, Receive, Send
 
 from argosy_engine.core.request import Emission
 from argosy_engine.runtime.loop import EngineLoop
-from argosy_engine.server.openai.answer import Handover, Piece, TokenSink
+from argosy_engine.server.openai.answer import DONE, Handover, Piece, TokenSink, error_event
+from argosy_engine.server.openai.choice import Choice, merged
 from argosy_engine.server.openai.errors import ApiError, refused
-from argosy_engine.server.openai.fragments import DONE, error_event
-from argosy_engine.server.openai.parse import Parsed
-from argosy_engine.server.openai.reply.choice import Choice, merged
-from argosy_engine.server.openai.reply.sending import body, send_now
+from argosy_engine.server.openai.request import Parsed
 from argosy_engine.server.openai.resume import IDS_HEADER, RESUMED_HEADER, Asked, Sent, comment
 
-__all__ = ["Reply"]
+__all__ = ["Reply", "Unsent", "body", "send_now", "send_whole"]
+
+
+class Unsent:
+    """A `send` that has begun outside of a task, and waits: it is awaited once."""
+
+    def __init__(self, waits_for: object, rest: Generator[Any, Any, None]) -> None:
+        self._waits_for, self._rest = waits_for, rest
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        try:
+            yield self._waits_for
+        except BaseException:
+            self._rest.close()
+            raise
+        yield from self._rest
+
+
+def send_now(send: Send, message: Message) -> Unsent | None:
+    """Send without a task; None if the server took the message at once.
+
+    A server waits only while a client reads slower than it is sent to.
+    """
+    sending = send(message).__await__()
+    try:
+        waits_for = next(sending)
+    except StopIteration:
+        return None
+    return Unsent(waits_for, sending)
+
+
+def body(data: bytes, *, more: bool) -> Message:
+    """A part of an answer's body."""
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+async def send_whole(
+    send: Send, status: int, data: bytes, headers: dict[str, str] | None = None
+) -> None:
+    """An answer in one piece, of JSON."""
+    fields = {"content-type": "application/json", "content-length": str(len(data))}
+    fields.update(headers or {})
+    raw = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send(body(data, more=False))
 
 
 class Reply:

@@ -4,10 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from argosy_engine.server.openai.asked.fields import flag
-from argosy_engine.server.openai.asked.schemas import PARTS, VALUES, adapt
-from argosy_engine.server.openai.asked.structure import FREE, Structure, composed, structure_of
-from argosy_engine.server.openai.parameters import bad
+from argosy_engine.server.openai.parameters import bad, flag
+from argosy_engine.server.openai.structure import (
+    FREE,
+    PARTS,
+    VALUES,
+    Structure,
+    adapt,
+    composed,
+    structure_of,
+)
 
 __all__ = ["NO_TOOLS", "Tools", "shown_tools", "tools_of"]
 

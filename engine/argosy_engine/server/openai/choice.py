@@ -1,21 +1,188 @@
-"""One choice of an answer: its request in the engine, its tokens, and the chunks of its text."""
+"""One choice of an answer: its request in the engine, its tokens, and the chunks of its text.
+
+`Rendering` has its echo, probabilities and token ids, in the forms of both endpoints. A request
+that asks for none of them costs nothing here: each method answers with a constant.
+"""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import Likely
 from argosy_engine.core.tokenizer import Tokenizer
-from argosy_engine.server.openai.answer import Piece, TextFlow, TokenSink
-from argosy_engine.server.openai.asked.prompts import Prompt
-from argosy_engine.server.openai.fragments import Fragments
-from argosy_engine.server.openai.parse import Parsed
-from argosy_engine.server.openai.reply.calls import PARSERS, NamedCall, TextCalls
-from argosy_engine.server.openai.reply.rendering import Rendering
-from argosy_engine.server.openai.reply.shaping import Shaper, thinks_at_its_end
+from argosy_engine.server.openai.answer import Fragments, Piece, TextFlow, TokenSink
+from argosy_engine.server.openai.request import Parsed, Prompt
+from argosy_engine.server.openai.tool_calls import (
+    PARSERS,
+    NamedCall,
+    Shaper,
+    TextCalls,
+    thinks_at_its_end,
+)
 
-__all__ = ["Choice", "merged"]
+__all__ = [
+    "Choice",
+    "Rendering",
+    "chat_logprobs",
+    "completion_logprobs",
+    "merged",
+    "prompt_logprobs",
+]
+
+_LEAST = -9999.0
+"""In place of minus infinity, which JSON lacks; vLLM's."""
+
+
+def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[Likely]) -> dict[str, Any]:
+    """`logprobs` of a chat's choice."""
+
+    def entry(token: int, value: float) -> dict[str, Any]:
+        text = tokenizer.decode([token])
+        return {"token": text, "logprob": max(value, _LEAST), "bytes": list(text.encode())}
+
+    return {
+        "content": [
+            {
+                **entry(likely[0][0], likely[0][1]),
+                "top_logprobs": [entry(token, value) for token, value, _ in likely[1:]],
+            }
+            for likely in tokens
+        ]
+    }
+
+
+def completion_logprobs(
+    tokenizer: Tokenizer, tokens: Iterable[tuple[int, Likely]], most: int, offset: int
+) -> dict[str, Any]:
+    """`logprobs` of a completion's choice; a token of which nothing is told, as the prompt's first,
+    has null. `offset` is where its text begins in the answer."""
+    texts: list[str] = []
+    values: list[float | None] = []
+    tops: list[dict[str, float] | None] = []
+    offsets: list[int] = []
+    for token, likely in tokens:
+        text = tokenizer.decode([token])
+        texts.append(text)
+        offsets.append(offset)
+        offset += len(text)
+        values.append(max(likely[0][1], _LEAST) if likely else None)
+        # The token itself is among them, as OpenAI has it: "up to logprobs + 1".
+        named = [*likely[1 : most + 1], *likely[:1]]
+        top = {tokenizer.decode([id_]): max(value, _LEAST) for id_, value, _ in named}
+        tops.append(top if likely else None)
+    return {
+        "tokens": texts,
+        "token_logprobs": values,
+        "top_logprobs": tops,
+        "text_offset": offsets,
+    }
+
+
+def prompt_logprobs(
+    tokenizer: Tokenizer, n_prompt: int, told: Mapping[int, Likely], most: int
+) -> list[dict[str, Any] | None]:
+    """For each token of the prompt what its position told; null for the first."""
+    return [
+        None
+        if at not in told
+        else {
+            str(token): {
+                "logprob": max(value, _LEAST),
+                "rank": rank,
+                "decoded_token": tokenizer.decode([token]),
+            }
+            for token, value, rank in (*told[at][1 : most + 1], told[at][0])
+        }
+        for at in range(n_prompt)
+    ]
+
+
+class Rendering:
+    """Of one choice."""
+
+    def __init__(self, parsed: Parsed, prompt: Prompt, tokenizer: Tokenizer) -> None:
+        self._form, self._chat = parsed.form, parsed.chat
+        self._prompt = prompt
+        self._tokenizer = tokenizer
+        self._offset = 0
+        """Characters of the answer before the tokens that `logprobs_json` tells of next."""
+        self.echo = ""
+        """The prompt's text, if it is asked for."""
+        if parsed.form.echo:
+            text = prompt.text
+            self.echo = tokenizer.decode(prompt.token_ids) if text is None else text
+
+    def logprobs(
+        self,
+        ids: Sequence[int],
+        likely: Sequence[Likely],
+        prompt: Mapping[int, Likely] | None = None,
+    ) -> object:
+        """The member `logprobs`; with `prompt` the prompt's tokens stand before."""
+        most = self._form.logprobs
+        if most is None:
+            return None
+        if self._chat:
+            return chat_logprobs(self._tokenizer, likely)
+        tokens = list(zip(ids, likely, strict=True))
+        if prompt is not None:
+            before = enumerate(self._prompt.token_ids)
+            tokens = [*((token, prompt.get(at, ())) for at, token in before), *tokens]
+        told = completion_logprobs(self._tokenizer, tokens, most, self._offset)
+        self._offset += sum(map(len, told["tokens"]))
+        return told
+
+    def logprobs_json(
+        self,
+        ids: Sequence[int],
+        likely: Sequence[Likely],
+        prompt: Mapping[int, Likely] | None = None,
+    ) -> str:
+        """The same for a chunk."""
+        if self._form.logprobs is None:
+            return "null"
+        return json.dumps(self.logprobs(ids, likely, prompt))
+
+    def members(self, ids: Sequence[int], told: Mapping[int, Likely]) -> dict[str, object]:
+        """Further members of the choice of a whole answer."""
+        form, members = self._form, dict[str, object]()
+        if form.return_token_ids:
+            members["token_ids"] = list(ids)
+        if not self._chat:
+            members |= self.of_the_prompt(told)
+        return members
+
+    def of_the_prompt(self, told: Mapping[int, Likely]) -> dict[str, object]:
+        """What is told of the prompt: a completion has it in its choice, a chat beside them."""
+        form, members = self._form, dict[str, object]()
+        if form.return_token_ids:
+            members["prompt_token_ids"] = self._prompt.token_ids
+        if form.prompt_logprobs is not None:
+            n_prompt, most = len(self._prompt.token_ids), form.prompt_logprobs
+            members["prompt_logprobs"] = prompt_logprobs(self._tokenizer, n_prompt, told, most)
+        return members
+
+    def ids_json(self, ids: Sequence[int]) -> str:
+        """Further members of a chunk's choice."""
+        if not self._form.return_token_ids:
+            return ""
+        return f',"token_ids":{json.dumps(list(ids))}'
+
+    def prompt_ids_of_a_chat(self) -> str:
+        """Further members of a chat's first chunk."""
+        return self._prompt_ids() if self._chat else ""
+
+    def prompt_ids_of_a_completion(self) -> str:
+        """Further members of the choice in a completion's first chunk."""
+        return "" if self._chat else self._prompt_ids()
+
+    def _prompt_ids(self) -> str:
+        if not self._form.return_token_ids:
+            return ""
+        return f',"prompt_token_ids":{json.dumps(self._prompt.token_ids)}'
+
 
 _TEMPLATES_END = 16
 """Tokens of the prompt's end in which a template begins the reasoning."""
