@@ -81,6 +81,21 @@ def api_page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+PIPELINE = """A pipeline waits for `RolledOut`:
+
+```sh
+kubectl apply -n NAMESPACE -f fleet.yaml
+kubectl wait -n NAMESPACE sd/NAME --for=condition=RolledOut --timeout=20m
+```
+
+It is True when every engine pod is of the spec's revision, the least number of pods of each role
+and of gateways serve, no pod of before is left, and all gateways use the settings of the spec. It
+stays True while the fleet scales and when a pod is lost. `Ready` answers another question: does the
+fleet answer requests? After `helm upgrade` wait for the operator's own rollout first:
+`metadata.generation` of the fleets does not change with it.
+"""
+
+
 def conditions_page() -> str:
     """The truth table of conditions; the first row of a type that applies wins."""
     parts = [
@@ -94,14 +109,15 @@ def conditions_page() -> str:
         "missing or a webhook does not answer) is overdue after `spec.progressDeadline`. "
         "`PodNotStarted` is mostly found only then, because every pod starts so.\n",
         "`Reconciling` and `Stalled` follow kstatus, so `kubectl wait`, Argo CD and Flux "
-        "understand a fleet without a plug-in. The page of a reason says what it means and what to "
-        "do.\n",
-        "| type | status | reason | when |\n|---|---|---|---|",
+        "understand a fleet without a plug-in. A reason that asks a person to act has a page that "
+        "says what it means and what to do; what the others mean is in the last column.\n",
+        PIPELINE,
+        "| type | status | reason | when | meaning |\n|---|---|---|---|---|",
     ]
     parts += _rows_of(TABLE)
     parts += [
         "\n## Of a ServingRole\n",
-        "| condition | status | reason | when |\n|---|---|---|---|",
+        "| condition | status | reason | when | meaning |\n|---|---|---|---|---|",
         *_rows_of(ROLE_TABLE),
     ]
     return "\n".join(parts) + "\n"
@@ -110,8 +126,10 @@ def conditions_page() -> str:
 def _rows_of(table: Mapping[ConditionType, tuple[ConditionRow, ...]]) -> Iterator[str]:
     for type_, rows in table.items():
         for row in rows:
-            page = f"[`{row.reason}`](../runbook/{row.reason}.md)"
-            yield f"| {type_} | {row.status} | {page} | {_when(row)} |"
+            reason, meaning = f"[`{row.reason}`](../runbook/{row.reason}.md)", ""
+            if not row.reason.action:
+                reason, meaning = f"`{row.reason}`", row.meaning or row.reason.meaning
+            yield f"| {type_} | {row.status} | {reason} | {_when(row)} | {meaning} |"
 
 
 def _when(row: ConditionRow) -> str:
@@ -440,7 +458,7 @@ def files() -> dict[Path, str]:
         template = manifest.chart_template(definition)
         texts[CHART / "templates/crds" / name] = template
     texts[CHART / "templates/_defaults.tpl"] = chart_defaults()
-    for reason in Reason:
+    for reason in (reason for reason in Reason if reason.action):
         path = ROOT / RUNBOOK / f"{reason}.md"
         texts[path] = runbook_pages.page(reason, path.read_text() if path.exists() else "")
     return texts

@@ -1,4 +1,4 @@
-"""The generated part of each page of the runbook: one page per reason of a condition.
+"""The generated part of each page of the runbook: a page for each reason that asks a person to act.
 
 It comes from `Reason` in operator/argosy_operator/api/conditions/reasons.py and from the truth
 table. What follows END on a page is written by hand and kept.
@@ -27,7 +27,6 @@ def written_by_hand(text: str) -> str:
 
 def _generated(reason: Reason) -> list[str]:
     meaning = reason.meaning[0].upper() + reason.meaning[1:]
-    action = reason.action or "Nothing: no person needs to act."
     return [
         f"# {reason}",
         BEGIN,
@@ -40,7 +39,7 @@ def _generated(reason: Reason) -> list[str]:
         "",
         "## What to do",
         "",
-        *_wrapped(action),
+        *_wrapped(reason.action),
         "",
         "## Where to look",
         "",

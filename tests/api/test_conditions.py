@@ -37,10 +37,10 @@ def test_a_new_condition_begins_now():
 def test_the_time_stays_while_the_status_stays():
     first = upsert([], [desired()], generation=1, now="T1")
     (condition,) = upsert(
-        first, [desired(reason=Reason.SCALING, message="more")], generation=2, now="T2"
+        first, [desired(reason=Reason.PODS_LEAVING, message="more")], generation=2, now="T2"
     )
     assert condition["lastTransitionTime"] == "T1"
-    assert (condition["reason"], condition["message"]) == ("Scaling", "more")
+    assert (condition["reason"], condition["message"]) == ("PodsLeaving", "more")
 
 
 def test_the_time_moves_with_the_status():
@@ -50,7 +50,7 @@ def test_the_time_moves_with_the_status():
 
 
 def test_the_same_conditions_again_change_nothing():
-    conditions = [desired(), desired("False", Reason.NOT_STALLED, kind=ConditionType.STALLED)]
+    conditions = [desired(), desired("False", Reason.AS_SPECIFIED, kind=ConditionType.STALLED)]
     first = upsert([], conditions, generation=1, now="T1")
     assert upsert(first, reversed(conditions), generation=1, now="T2") == first
 

@@ -198,9 +198,9 @@ def feasible(
 @pytest.mark.parametrize(
     ("rule", "numbers", "status", "reason"),
     [
-        (Rule.DEMAND, {"colocated_planned_per_s": 2.0}, "True", "WithinReach"),
+        (Rule.DEMAND, {"colocated_planned_per_s": 2.0}, "True", "AsSpecified"),
         (Rule.IDLE, {}, "Unknown", "NoTraffic"),
-        (Rule.GPU_BUDGET, {"colocated_planned_per_s": 2.0}, "False", "BudgetBound"),
+        (Rule.GPU_BUDGET, {"colocated_planned_per_s": 2.0}, "False", "GPUBudget"),
         (Rule.MAX_REPLICAS, {"colocated_planned_per_s": 2.0}, "False", "MaxReplicasBound"),
         (Rule.SCHEDULE, {"colocated_planned_per_s": 2.0}, "False", "MaxReplicasBound"),
     ],

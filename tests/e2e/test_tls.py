@@ -35,7 +35,7 @@ def test_a_fleet_begins_to_speak_tls_once_its_secret_exists_and_serves_all_the_w
     assert complete(argosy.url("sealed"), "sealed").status_code == 200
     assert {pod["metadata"]["uid"] for pod in argosy.pods("sealed", "decode")} == before
     argosy.kubectl("apply", "-f", "-", given=secret("sealed-tls"))
-    argosy.until_condition("sealed", "TransportSecured", "Encrypted", 240)
+    argosy.until_condition("sealed", "TransportSecured", "AsSpecified", 240)
     answer = complete(argosy.url("sealed"), "sealed")
     assert answer.status_code == 200
     assert answer.headers["x-argosy-prefill-pod"].startswith("sealed-prefill-")

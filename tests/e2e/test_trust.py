@@ -51,14 +51,14 @@ def token(argosy, account, fleet):
 
 
 def test_a_fleet_verifies_its_callers_and_serves_through_its_gateway(argosy, guarded):
-    argosy.until_condition(guarded, "PeersVerified", "Verified")
+    argosy.until_condition(guarded, "PeersVerified", "AsSpecified")
     answer = complete(argosy.url(guarded), guarded)
     assert answer.status_code == 200
     assert answer.headers["x-argosy-prefill-pod"].startswith("guarded-prefill-")
 
 
 def test_a_stranger_reaches_probes_and_metrics_and_nothing_else(argosy, guarded, decode):
-    argosy.until_condition(guarded, "PeersVerified", "Verified")
+    argosy.until_condition(guarded, "PeersVerified", "AsSpecified")
     api, admin = (await_answer(decode[port]) for port in (8000, 8001))
     for path in ("/health", "/ready", "/metrics"):
         assert ask(admin, "GET", path).status_code == 200

@@ -71,7 +71,7 @@ def test_the_number_of_another_scaler_stays_and_its_changes_are_no_rollout(runni
     assert replicas(running) == 2
     assert before <= uids(running)
     assert running.events("PutBack") == []
-    assert says(running, "ScaledByOthers")["status"] == "False"
+    assert says(running, "ExternalOwner")["status"] == "False"
 
 
 def test_to_give_the_number_up_and_to_take_it_back_changes_no_pod(running):

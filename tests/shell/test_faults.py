@@ -131,7 +131,7 @@ def test_an_object_of_another_owner_is_left_as_it_is_and_named(
     passes(world, 35)
     live = world.api.objects[kind, name]
     assert [owner["name"] for owner in live["metadata"]["ownerReferences"]] == ["chat"]
-    assert condition(world, "NameConflict") == ("False", "NoConflict")
+    assert condition(world, "NameConflict") == ("False", "AsSpecified")
 
 
 def bare_stranger(world: World) -> None:
@@ -237,7 +237,7 @@ def test_a_scale_down_ends_the_same_after_writes_that_fail_or_whose_answer_is_lo
     world.settle()
     assert len(world.serving("colocated")) == 2
     assert condition(world, "Ready") == ("True", "AsSpecified")
-    assert condition(world, "Stalled") == ("False", "NotStalled")
+    assert condition(world, "Stalled") == ("False", "AsSpecified")
 
 
 def test_children_of_a_fleet_that_was_created_anew_are_its_own(world: World) -> None:

@@ -186,7 +186,7 @@ def status(*conditions: tuple[str, str, str]) -> ServingDeploymentStatus:
     )
 
 
-WELL = status(("Ready", "True", "Serving"), ("Stalled", "False", "NotStalled"))
+WELL = status(("Ready", "True", "Serving"), ("Stalled", "False", "AsSpecified"))
 STALLED = status(("Ready", "False", "NoPods"), ("Stalled", "True", "ImagePullFailed"))
 OTHERWISE = status(("Ready", "False", "NoPods"), ("Stalled", "True", "QuotaExceeded"))
 
@@ -215,7 +215,7 @@ def handing_over(said: str, reason: str) -> ServingDeploymentStatus:
     return ServingDeploymentStatus.model_validate({"conditions": [condition | when]})
 
 
-HEALTHY, FAILING = handing_over("True", "NoHandoverFails"), handing_over("False", "HandoversFail")
+HEALTHY, FAILING = handing_over("True", "AsSpecified"), handing_over("False", "HandoversFail")
 
 
 @pytest.mark.parametrize(

@@ -25,29 +25,20 @@ ROWS = [
     Row(
         "the spec says a number",
         World(),
-        {"GatewayScalingActive": "False FixedNumber"},
-        {
-            "FixedNumber": "spec.routing.autoscaling is not set: the number of gateways is "
-            "spec.routing.replicas"
-        },
+        {"GatewayScalingActive": "False PolicyNone"},
+        {},
     ),
     Row(
         "a scaler of the user's own",
         World(EXTERNAL),
-        {"GatewayScalingActive": "False ScaledByOthers"},
-        {
-            "ScaledByOthers": "spec.routing.autoscaling.policy is External: another scaler sets "
-            "the number of gateways"
-        },
+        {"GatewayScalingActive": "False ExternalOwner"},
+        {},
     ),
     Row(
         "our autoscaler is new",
         World(RANGE),
-        {"GatewayScalingActive": "Unknown AutoscalerSilent"},
-        {
-            "AutoscalerSilent": "the HorizontalPodAutoscaler of the gateways has not said yet "
-            "whether it scales"
-        },
+        {"GatewayScalingActive": "Unknown Unknown"},
+        {},
     ),
     Row(
         "the cluster has no CPU metrics, and the fleet is not stalled for it",
@@ -75,13 +66,13 @@ ROWS = [
     Row(
         "it scales",
         World(RANGE, autoscaler=SEES),
-        {"GatewayScalingActive": "True FollowingCPU"},
-        {"FollowingCPU": "the number of gateways follows the CPU that they use"},
+        {"GatewayScalingActive": "True AsSpecified"},
+        {},
     ),
     Row(
         "fewer than min are available",
         World({"routing": {"autoscaling": {"min": 2, "max": 4}}}, gateways=FEW, autoscaler=SEES),
-        {**TOO_FEW, "GatewayScalingActive": "True FollowingCPU"},
+        {**TOO_FEW, "GatewayScalingActive": "True AsSpecified"},
     ),
     Row(
         "it has asked for four, and the third does not start: the spec asks for one",
@@ -91,7 +82,7 @@ ROWS = [
             gateways={"updatedReplicas": 4, "replicas": 4, "availableReplicas": 2},
             autoscaler=SEES,
         ),
-        {"GatewayScalingActive": "True FollowingCPU"},
+        {"GatewayScalingActive": "True AsSpecified"},
     ),
     Row(
         "gateways of before are left",
@@ -103,7 +94,7 @@ ROWS = [
         {
             "RolledOut": "False RollingOut",
             "Reconciling": "True RollingOut",
-            "GatewayScalingActive": "True FollowingCPU",
+            "GatewayScalingActive": "True AsSpecified",
         },
     ),
     Row(
@@ -116,7 +107,7 @@ ROWS = [
             },
             pods=(ENGINE, pod("endpoint-picker", revision="")),
         ),
-        {"GatewayScalingActive": "False FixedNumber", "PeersVerified": "False VerificationOff"},
+        {"GatewayScalingActive": "False PolicyNone", "PeersVerified": "False VerificationOff"},
     ),
 ]
 

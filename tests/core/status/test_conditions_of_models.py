@@ -105,7 +105,7 @@ ROWS = [
         "a model that is used where it is",
         World(),
         {},
-        {"InPlace": "the model is used where it is: nothing is fetched"},
+        {},
     ),
     Row(
         "the Job has no pod yet",
@@ -121,7 +121,7 @@ ROWS = [
         "the account of the Job does not exist, which ends by itself once it does",
         World(BY_READER, pods=(GATEWAY,)),
         refused("ServiceAccountNotFound")
-        | {"Reconciling": "True FetchingModel", "Stalled": "False NotStalled"},
+        | {"Reconciling": "True FetchingModel", "Stalled": "False AsSpecified"},
         {
             "ServiceAccountNotFound": "Job chat-fetch makes no pod: there is no ServiceAccount "
             "reader in the namespace. Create it in the fleet's namespace, or correct "
@@ -165,7 +165,7 @@ ROWS = [
         "a queue has suspended the Job",
         world(job_says={"conditions": [SUSPENDED]}),
         refused("PodNotStarted")
-        | {"Reconciling": "True FetchingModel", "Stalled": "False NotStalled"}
+        | {"Reconciling": "True FetchingModel", "Stalled": "False AsSpecified"}
         | {"ModelFetched": "False FetchingModel"},
         {
             "PodNotStarted": "Job chat-fetch has been suspended since 2025-12-31T23:59:00Z: "
@@ -295,7 +295,7 @@ ROWS = [
         Row(
             f"the Job says {r}, and tries again",
             failed(r),
-            refused(r) | {"Reconciling": "True FetchingModel", "Stalled": "False NotStalled"},
+            refused(r) | {"Reconciling": "True FetchingModel", "Stalled": "False AsSpecified"},
             {r: f"why. {do}"},
         )
         for r, do in AGAIN.items()

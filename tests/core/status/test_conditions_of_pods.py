@@ -52,13 +52,7 @@ ROWS = [
         {},
         {
             "AsSpecified": "everything is as the spec asks",
-            "NotStalled": "no person needs to act",
-            "Enough": "no pod lacks a node, quota or GPUs",
-            "NothingLeaves": "no pod is leaving",
-            "NoConflict": "no object of another owner has a name that this fleet needs",
             "OneInstall": "one install of the operator looks after this fleet",
-            "NoContest": "no other writer keeps changing what Argosy writes",
-            "NoHandoverFails": "no gateway knows a pair of pods that fails",
         },
     ),
     Row(
@@ -335,11 +329,10 @@ ROWS = [
         World(pods=(pod("colocated"), leaving("colocated", 2), GATEWAY), deployed={"colocated": 2}),
         {
             "Reconciling": "False RolledOut",
-            "Progressing": "True Scaling",
+            "Progressing": "True PodsLeaving",
             "Draining": "True PodsLeaving",
         },
         {
-            "Scaling": "pods that are no longer needed finish their answers",
             "PodsLeaving": "pods finish the requests that they have and are then deleted: "
             "chat-colocated-2",
         },
@@ -480,7 +473,7 @@ ROWS = [
         AT_ZERO
         | {
             "Reconciling": "False RolledOut",
-            "Progressing": "True Scaling",
+            "Progressing": "True PodsLeaving",
             "Draining": "True PodsLeaving",
         },
     ),
@@ -546,7 +539,7 @@ ROWS = [
             "Reconciling": "False Paused",
             "Progressing": "False Paused",
             "ScalingActive": "False Paused",
-            "PeersVerified": "False ProofNotRequired",
+            "PeersVerified": "False RollingOut",
         },
         {"Paused": "spec.paused is true, so only status is written. Set it to false to go on"},
     ),
@@ -561,7 +554,7 @@ ROWS = [
             "Progressing": "False Paused",
             "Stalled": "True ImagePullFailed",
             "ScalingActive": "False Paused",
-            "PeersVerified": "False ProofNotRequired",
+            "PeersVerified": "False RollingOut",
         },
     ),
 ]

@@ -13,8 +13,8 @@ ROWS = [
     Row(
         "every pod shows and verifies a token",
         World(),
-        {"PeersVerified": "True Verified"},
-        {"Verified": "engine pods serve only callers that prove who they are"},
+        {"PeersVerified": "True AsSpecified"},
+        {},
     ),
     Row(
         "the user turned it off",
@@ -55,11 +55,8 @@ ROWS = [
     Row(
         "a gateway pod of before shows no token",
         World(pods=(pod("colocated"), GATEWAY, pod("gateway", 2, "", shows_token=False))),
-        {"PeersVerified": "False ProofNotRequired"},
-        {
-            "ProofNotRequired": "pods that show no token are being replaced; until then calls "
-            "without one are served"
-        },
+        {"PeersVerified": "False RollingOut"},
+        {},
     ),
     Row(
         "a gateway pod of before is being deleted and still calls engines",
@@ -73,7 +70,7 @@ ROWS = [
         {
             "Reconciling": "True RollingOut",
             "RolledOut": "False RollingOut",
-            "PeersVerified": "False ProofNotRequired",
+            "PeersVerified": "False RollingOut",
         },
     ),
     Row(
@@ -85,7 +82,7 @@ ROWS = [
                 pod("gateway", 2, "", shows_token=False, phase="Succeeded"),
             )
         ),
-        {"PeersVerified": "True Verified"},
+        {"PeersVerified": "True AsSpecified"},
     ),
 ]
 

@@ -50,10 +50,10 @@ ROWS = (
 
 
 def test_the_tables_have_every_row_of_the_documentation() -> None:
-    row = re.compile(r"^\| (\w+) \| (\w+) \| \[`(\w+)`\]", re.MULTILINE)
+    row = re.compile(r"^\| (\w+) \| (\w+) \| \[?`(\w+)`\]?(?:\([^)]*\))? \|", re.MULTILINE)
     fleets, _, _ = (DOCS / "reference/conditions.md").read_text().partition("## Of a ServingRole")
     documented = set(row.findall(fleets))
-    assert len(documented) > 100
+    assert len(documented) > 90
     told = {(type_, *said.split()) for row in ROWS for type_, said in row.says.items()}
     at_rest = {(type_, *said.split()) for type_, said in AT_REST.items()}
     following = {
@@ -64,7 +64,7 @@ def test_the_tables_have_every_row_of_the_documentation() -> None:
 
 def test_the_tables_have_a_message_of_every_reason_of_the_runbook() -> None:
     reasons = {page.stem for page in (DOCS / "runbook").glob("*.md")}
-    assert len(reasons) > 50
+    assert len(reasons) > 40
     told = {reason for row in ROWS for reason in row.because}
     assert reasons - told - set(test_conditions_of_serving_roles.BECAUSE) == set()
 

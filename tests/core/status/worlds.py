@@ -294,22 +294,22 @@ AT_REST = {
     "Servable": "True AsSpecified",
     "Reconciling": "False AsSpecified",
     "Progressing": "False AsSpecified",
-    "Stalled": "False NotStalled",
-    "ModelFetched": "True InPlace",
+    "Stalled": "False AsSpecified",
+    "ModelFetched": "True AsSpecified",
     "SLOMet": "Unknown NoSLO",
     "ErrorBudgetBurning": "Unknown NoSLO",
     "SLOFeasible": "Unknown NoSLO",
     "ScalingActive": "False NoSLO",
-    "GatewayScalingActive": "False FixedNumber",
+    "GatewayScalingActive": "False PolicyNone",
     "MetricsAvailable": "Unknown NoSLO",
-    "CapacityLimited": "False Enough",
-    "Draining": "False NothingLeaves",
-    "NameConflict": "False NoConflict",
+    "CapacityLimited": "False AsSpecified",
+    "Draining": "False AsSpecified",
+    "NameConflict": "False AsSpecified",
     "InstallConflict": "False OneInstall",
-    "FieldConflict": "False NoContest",
-    "PeersVerified": "True Verified",
+    "FieldConflict": "False AsSpecified",
+    "PeersVerified": "True AsSpecified",
     "TransportSecured": "False NoCertificate",
-    "KVTransferHealthy": "True NoHandoverFails",
+    "KVTransferHealthy": "True AsSpecified",
 }
 """What status says of a fleet without an SLO that has all that it needs."""
 
@@ -335,7 +335,7 @@ def told(row: Row) -> tuple[dict[str, str], dict[str, str]]:
         c.reason: c.message.replace(revision, "NEW").removesuffix(
             f". See docs/runbook/{c.reason}.md"
         )
-        for c in said.conditions
+        for c in reversed(said.conditions)  # the first type that has it counts
         if c.reason in row.because
     }
     return conditions | messages, {**AT_REST, **row.says, **row.because}

@@ -96,7 +96,7 @@ def test_a_fleet_without_types_says_nothing_of_them() -> None:
     assert names.GPU_TYPE not in pods["metadata"]["labels"]
     assert names.GPU_RESOURCE not in pods["metadata"]["annotations"]
     assert role(model).gpu_type is None
-    assert condition(model, "CapacityLimited").reason == "Enough"
+    assert condition(model, "CapacityLimited").reason == "AsSpecified"
 
 
 def test_a_cheaper_type_is_rolled_out_and_no_answer_is_cut_off() -> None:
@@ -230,7 +230,7 @@ def test_a_full_type_comes_back_into_question_after_a_day() -> None:
     remember(model, prices(model, 96, h100=5.0, a100=9.0))
     until(model, 60)
     assert types_of(model) == {"h100": 3}
-    assert condition(model, "CapacityLimited").reason == "Enough"
+    assert condition(model, "CapacityLimited").reason == "AsSpecified"
 
 
 def test_when_all_types_are_full_a_role_stays_and_says_so() -> None:

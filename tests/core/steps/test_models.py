@@ -361,7 +361,7 @@ def test_a_model_in_status_counts_while_its_claim_is_the_same() -> None:
     [
         ("hf://org/tiny@main", None, None, True),
         ("pvc://models/a", None, None, False),
-        ("pvc://models/a", "ModelFetched", "InPlace", False),
+        ("pvc://models/a", "ModelFetched", "AsSpecified", False),
         ("pvc://models/a", "ModelFetched", "FetchingModel", True),
         ("pvc://models/a", "Ready", "Serving", False),
     ],

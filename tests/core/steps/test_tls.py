@@ -47,7 +47,7 @@ def test_a_new_fleet_speaks_tls_from_its_first_round() -> None:
     assert set(engines(model).values()) == {"chat-tls"}
     assert "--tls-dir" in str(template(model))
     model.converge()
-    assert secured(model) == "True Encrypted"
+    assert secured(model) == "True AsSpecified"
 
 
 def test_engine_pods_stay_until_every_gateway_can_call_those_with_tls() -> None:
@@ -64,7 +64,7 @@ def test_engine_pods_stay_until_every_gateway_can_call_those_with_tls() -> None:
     model.converge()
     assert set(engines(model).values()) == {"chat-tls"}
     assert len(engines(model)) == 2
-    assert secured(model) == "True Encrypted"
+    assert secured(model) == "True AsSpecified"
 
 
 def test_engines_with_tls_stay_while_a_gateway_without_it_is_there() -> None:

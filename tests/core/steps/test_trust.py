@@ -61,7 +61,7 @@ def test_a_new_fleet_requires_a_proof_from_its_first_round() -> None:
     assert peers_file(model)["required"] is True
     assert all(engines(model).values())
     model.converge()
-    assert verified(model) == "True Verified"
+    assert verified(model) == "True AsSpecified"
 
 
 def test_an_upgrade_of_the_operator_changes_no_pod_template(
@@ -103,12 +103,12 @@ def test_with_the_next_revision_engines_verify_once_every_gateway_shows_a_token(
     assert peers_file(model)["required"] is False
     model.converge()
     assert all(engines(model).values())
-    assert (peers_file(model)["required"], verified(model)) == (False, "False ProofNotRequired")
+    assert (peers_file(model)["required"], verified(model)) == (False, "False RollingOut")
     model.pods = {
         uid: replace(pod, shows_token=True, terminating=False) for uid, pod in model.pods.items()
     }
     model.converge()
-    assert (peers_file(model)["required"], verified(model)) == (True, "True Verified")
+    assert (peers_file(model)["required"], verified(model)) == (True, "True AsSpecified")
 
 
 def test_a_fleet_that_stops_verifying_keeps_the_gateways_tokens_until_no_engine_asks() -> None:
@@ -136,10 +136,10 @@ def test_unknown_keys_hold_back_the_file_and_leave_the_one_that_exists() -> None
     assert (peers_file(model), verified(model)) == (None, "False KeysUnknown")
     model.issuer = ISSUER
     model.converge()
-    assert (peers_file(model)["issuer"], verified(model)) == (ISSUER.url, "True Verified")
+    assert (peers_file(model)["issuer"], verified(model)) == (ISSUER.url, "True AsSpecified")
     model.issuer = None
     assert model.round().actions == ()
-    assert verified(model) == "True Verified"
+    assert verified(model) == "True AsSpecified"
 
 
 def test_new_keys_and_another_operator_reach_the_file_and_replace_no_pod() -> None:

@@ -1,12 +1,44 @@
 """The reasons of conditions: what each one means, and what a person does about it.
 
-`core/status` chooses them. Each has a page, `docs/runbook/<reason>.md`, whose first part is
-generated from the texts here. A new reason is a change of the API: alerts and scripts match on it.
+`core/status` chooses them. One that asks a person to act has a page, `docs/runbook/<reason>.md`,
+whose first part is generated from the texts here; the others are rows of
+`docs/reference/conditions.md`. A new reason is a change of the API: alerts and scripts match on it.
 """
 
 from enum import StrEnum, unique
 
-from argosy_operator.api.conditions import fetching, gateways, kubectl, pods
+# What a person runs to see more of a condition. Words in capitals are placeholders.
+POOLS_MANIFEST = (
+    "https://github.com/kubernetes-sigs/gateway-api-inference-extension/releases/download/v1.2.1/"
+    "manifests.yaml"
+)
+"""CRDs of the Gateway API Inference Extension, of the release of the default endpoint picker."""
+_LEASES = "kubectl get leases -A"
+_SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
+_PODS = "kubectl get pods -n NAMESPACE -l serving.argosy.dev/fleet=NAME -o wide"
+_POD = "kubectl describe pod POD -n NAMESPACE"
+_POD_STATES = (_PODS, _POD)
+_LOGS = "kubectl logs POD -n NAMESPACE --previous"
+_EVENTS = "kubectl get events -n NAMESPACE --field-selector involvedObject.name=NAME"
+_ROLES = "kubectl get sr -n NAMESPACE"
+_AUTOSCALERS = "kubectl describe hpa -n NAMESPACE"
+_GATEWAY_SETTINGS = (
+    "kubectl get configmap NAME-gateway -n NAMESPACE -o yaml",
+    "kubectl logs -n NAMESPACE -l \\\n"
+    "  serving.argosy.dev/fleet=NAME,serving.argosy.dev/role=gateway --prefix --tail=50",
+)
+_FETCHING = "kubectl logs -n NAMESPACE job/NAME-fetch"
+_JOB = "kubectl describe job -n NAMESPACE NAME-fetch"
+_FETCH_STATES = (_FETCHING, _JOB)
+_CLAIMS = "kubectl get pvc -n NAMESPACE"
+_QUOTAS = "kubectl describe quota -n NAMESPACE"
+_NAMESPACE = "kubectl get namespace NAMESPACE -o yaml"
+_NODES = "kubectl describe nodes | grep -A 8 'Allocated resources'"
+_EXPLAIN = "kubectl argosy explain NAME -n NAMESPACE"
+_OPERATOR = (
+    "kubectl logs -n OPERATOR_NAMESPACE --tail=200 \\\n"
+    "  -l app.kubernetes.io/name=argosy,app.kubernetes.io/component=operator"
+)
 
 
 @unique
@@ -30,181 +62,251 @@ class Reason(StrEnum):
 
     # Ready, RolledOut, Servable, Reconciling, Progressing
     AS_SPECIFIED = ("AsSpecified", "everything is as the spec asks")
-    STARTING = ("Starting", "pods are starting", "", kubectl.PODS, kubectl.POD)
+    STARTING = ("Starting", "pods are starting", "", _PODS, _POD)
     PODS_NOT_READY = (
         "PodsNotReady",
         "pods that served are no longer ready",
         "Find out why the pods are not ready: read their events and the log of their last "
         "container.",
-        *kubectl.POD_STATES,
-        kubectl.LOGS,
+        *_POD_STATES,
+        _LOGS,
     )
     NO_PREFILL = (
         "NoPrefill",
         "no prefill pod is ready: decode pods compute the prompts themselves",
         "Find out why no prefill pod is ready. Until one is, prompts slow down the "
         "answers of others.",
-        *kubectl.POD_STATES,
+        *_POD_STATES,
     )
     REVISIONS_DIFFER = (
         "RevisionsDiffer",
         "prefill and decode pods are of different revisions, and only pods of one work together: "
         "decode pods compute the prompts themselves",
         "Wait while pods of the new revision start. If it lasts, find out why they are not ready.",
-        *kubectl.POD_STATES,
+        *_POD_STATES,
     )
     NO_DECODE = (
         "NoDecode",
         "no decode pod is ready for the revision of the ready prefill pods",
         "Find out why no decode pod is ready. Until one is, the fleet answers no request.",
-        *kubectl.POD_STATES,
+        *_POD_STATES,
     )
     NO_PODS = (
         "NoPods",
         "no engine pod is ready",
         "Wait if the fleet was just made. Otherwise find out why its pods are not ready.",
-        *kubectl.POD_STATES,
+        *_POD_STATES,
     )
-    GATEWAY_NOT_READY = gateways.GATEWAY_NOT_READY
-    SETTINGS_PENDING = gateways.SETTINGS_PENDING
-    SETTINGS_REFUSED = gateways.SETTINGS_REFUSED
-    SETTINGS_UNKNOWN = gateways.SETTINGS_UNKNOWN
-    SCALING = ("Scaling", "pods that are no longer needed finish their answers")
-    ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", kubectl.PODS)
+    GATEWAY_NOT_READY = (
+        "GatewayNotReady",
+        "no gateway pod is ready",
+        "Find out why no gateway pod is ready. Until one is, clients reach nothing.",
+        *_POD_STATES,
+    )
+    SETTINGS_PENDING = (
+        "GatewaySettingsPending",
+        "a gateway does not use the settings of the spec yet",
+        "Nothing in the first ten seconds. If it lasts, the gateway cannot read its ConfigMap: its "
+        "log says why.",
+        *_GATEWAY_SETTINGS,
+    )
+    SETTINGS_REFUSED = (
+        "GatewaySettingsRefused",
+        "a gateway cannot use the settings of the spec, and goes on with older ones",
+        "Correct the field that the message is about, or let the gateways run the operator's "
+        "version (spec.imageUpdates: Follow).",
+        *_GATEWAY_SETTINGS,
+    )
+    SETTINGS_UNKNOWN = (
+        "GatewaySettingsUnknown",
+        "a gateway does not tell the operator which settings it uses",
+        "Nothing: it is waited for no longer than half a minute. To be sure of edits, let the "
+        "operator connect to port 8081 of gateway pods.",
+        *_GATEWAY_SETTINGS,
+    )
+    ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", _PODS)
     ROLLED_OUT = (
         "RolledOut",
         "pods of the spec's revision serve, and no others are left",
-        "",
-        kubectl.PODS,
     )
     ABOVE_MAXIMUM = (
         "AboveMaximum",
         "the ServingRole asks for more pods than the spec allows",
         "Raise spec.roles.<role>.replicas.max, or make its other scaler ask for less.",
-        kubectl.ROLES,
+        _ROLES,
     )
     BELOW_MINIMUM = (
         "BelowMinimum",
         "the ServingRole asks for fewer pods than the spec allows",
         "Lower spec.roles.<role>.replicas.min, or make its other scaler ask for more.",
-        kubectl.ROLES,
+        _ROLES,
     )
-    WITHIN_BOUNDS = ("WithinBounds", "the spec's bounds allow what the ServingRole asks for")
     PARKED = ("Parked", "every role has 0 replicas, as asked")
     SCALED_TO_ZERO = (
         "ScaledToZero",
         "nobody uses the fleet: it has no engine pods, and the next request starts them",
-        "",
-        kubectl.EXPLAIN,
     )
     WAKING = (
         "Waking",
         "pods start because a request came to a fleet at zero; requests wait in the gateway",
-        "",
-        kubectl.PODS,
     )
-    PAUSED = ("Paused", "spec.paused is true", "", kubectl.SPEC)
+    PAUSED = ("Paused", "spec.paused is true", "", _SPEC)
     DELETING = (
         "Deleting",
         "the namespace is being deleted",
         "Make the fleet in another namespace if you still need it.",
-        kubectl.NAMESPACE,
+        _NAMESPACE,
     )
     # Stalled: a person must act
-    NOT_STALLED = ("NotStalled", "no person needs to act")
     WRITE_FAILED = (
         "WriteFailed",
         "an object cannot be written",
         "Remove the cause that the message quotes; the operator tries again by itself.",
-        kubectl.EVENTS,
-        kubectl.OPERATOR,
+        _EVENTS,
+        _OPERATOR,
     )
     INVALID_SPEC = (
         "InvalidSpec",
         "the spec is refused",
         "Correct the field that the message names.",
-        kubectl.SPEC,
+        _SPEC,
     )
     POOLS_UNKNOWN = (
         "InferencePoolsUnknown",
         "the cluster has no InferencePools, which routing.gateway epp needs",
         "Install the Gateway API Inference Extension; the operator tries again within a minute.",
-        f"kubectl apply -f {kubectl.POOLS_MANIFEST}",
+        f"kubectl apply -f {POOLS_MANIFEST}",
         "kubectl get crd inferencepools.inference.networking.k8s.io",
     )
     FORBIDDEN = (
         "Forbidden",
         "the API server refuses a call of the operator, or the fleet's pods",
         "Add the RBAC rule, make the object that is missing, or change the policy that refuses.",
-        kubectl.EVENTS,
-        kubectl.OPERATOR,
+        _EVENTS,
+        _OPERATOR,
     )
     CLAIM_NOT_FOUND = (
         "ClaimNotFound",
         "the PersistentVolumeClaim of spec.model.uri does not exist",
         "Create the claim in the fleet's namespace, or correct spec.model.uri.",
-        kubectl.CLAIMS,
-        kubectl.SPEC,
+        _CLAIMS,
+        _SPEC,
     )
     IMAGE_PULL_FAILED = (
         "ImagePullFailed",
         "an image cannot be pulled",
         "Correct the image's name or spec.model.uri, give the pods a pull secret, or mirror the "
         "image.",
-        *kubectl.POD_STATES,
+        *_POD_STATES,
     )
     CONTAINER_CRASHING = (
         "ContainerCrashing",
         "a container keeps ending",
         "Read the log of the container that ended.",
-        kubectl.PODS,
-        kubectl.LOGS,
-        kubectl.POD,
+        _PODS,
+        _LOGS,
+        _POD,
     )
-    POD_NOT_STARTED = pods.POD_NOT_STARTED
+    POD_NOT_STARTED = (
+        "PodNotStarted",
+        "a pod has not started, or a Job has made no pod, within spec.progressDeadline",
+        "Read the events of the pod or of the Job: they name what it waits for.",
+        *_POD_STATES,
+        _JOB,
+    )
     MODEL_NOT_FOUND = (
         "ModelNotFound",
         "the model is not where spec.model.uri says",
         "Put the weights on the volume, or correct the path in spec.model.uri.",
-        kubectl.CLAIMS,
-        kubectl.LOGS,
+        _CLAIMS,
+        _LOGS,
     )
     WEIGHTS_INVALID = (
         "WeightsInvalid",
         "the weights cannot be read",
         "Save the weights again as safetensors, or correct spec.model.uri.",
-        kubectl.LOGS,
+        _LOGS,
     )
     UNSUPPORTED_ARCHITECTURE = (
         "UnsupportedArchitecture",
         "the engine does not support the model's architecture",
         "Choose a model whose architecture the engine supports.",
-        kubectl.LOGS,
+        _LOGS,
     )
-    SOURCE_FORBIDDEN = fetching.SOURCE_FORBIDDEN
-    SOURCE_NOT_FOUND = fetching.SOURCE_NOT_FOUND
-    SOURCE_UNREACHABLE = fetching.SOURCE_UNREACHABLE
-    ONLY_PICKLES = fetching.ONLY_PICKLES
-    FILES_INCOMPLETE = fetching.FILES_INCOMPLETE
-    VOLUME_FULL = fetching.VOLUME_FULL
-    VOLUME_NOT_WRITABLE = fetching.VOLUME_NOT_WRITABLE
-    ACCOUNT_NOT_FOUND = fetching.ACCOUNT_NOT_FOUND
-    FETCHING_MODEL = fetching.FETCHING_MODEL
-    FETCHED = fetching.FETCHED
-    IN_PLACE = fetching.IN_PLACE
+    SOURCE_FORBIDDEN = (
+        "SourceForbidden",
+        "the hub or the store refuses to give the model",
+        "Put a token or keys with the right to read into the Secret that spec.model.fetch.envFrom "
+        "names. The Job reads it at its next start, within five minutes.",
+        *_FETCH_STATES,
+    )
+    SOURCE_NOT_FOUND = (
+        "SourceNotFound",
+        "the hub or the store has no such model, or not this revision of it",
+        "Correct spec.model.uri. If the commit has vanished, name one that exists.",
+        _FETCHING,
+    )
+    SOURCE_UNREACHABLE = (
+        "SourceUnreachable",
+        "the hub or the store does not answer",
+        "Let the pod reach it: name the proxy or the endpoint of your own in "
+        "spec.model.fetch.env. The Job goes on by itself.",
+        *_FETCH_STATES,
+    )
+    ONLY_PICKLES = (
+        "OnlyPickles",
+        "the model has no safetensors weights, only pickles, which can run code as they are read",
+        "Choose a revision with *.safetensors files, or convert the weights.",
+        _FETCHING,
+    )
+    FILES_INCOMPLETE = (
+        "FilesIncomplete",
+        "a file that came is not what its source says",
+        "Look at what stands between the Job and the source, such as a proxy that cuts or changes "
+        "answers, or a writer of the bucket. The Job tries again by itself.",
+        _FETCHING,
+    )
+    VOLUME_FULL = (
+        "VolumeFull",
+        "the model does not fit into its claim",
+        "Raise spec.model.fetch.size if the storage class can grow a claim, or name a larger one. "
+        "Earlier commits stay in the claim: delete their folders if no pod serves them.",
+        _CLAIMS,
+        _FETCHING,
+    )
+    VOLUME_NOT_WRITABLE = (
+        "VolumeNotWritable",
+        "the Job cannot write into the claim",
+        "Let the claim be mounted for writing by group 65532, or set userIds: Assigned in "
+        "spec.pods where the cluster gives ids.",
+        _CLAIMS,
+        _FETCHING,
+    )
+    ACCOUNT_NOT_FOUND = (
+        "ServiceAccountNotFound",
+        "the ServiceAccount of the Job that fetches the model does not exist",
+        "Create it in the fleet's namespace, or correct spec.model.fetch.serviceAccountName. The "
+        "Job goes on by itself.",
+        *_FETCH_STATES,
+    )
+    FETCHING_MODEL = (
+        "FetchingModel",
+        "a Job fetches the model; engine pods start when it is there",
+    )
+    FETCHED = ("Fetched", "the model is in its claim")
     OUT_OF_MEMORY = (
         "OutOfMemory",
         "an engine runs out of memory",
         "Raise the memory in spec.roles.<role>.resources, or lower spec.engine.maxModelLen.",
-        *kubectl.POD_STATES,
-        kubectl.LOGS,
+        *_POD_STATES,
+        _LOGS,
     )
     BAD_ARGUMENT = (
         "BadArgument",
         "the engine refuses one of its arguments",
         "Correct spec.engine.",
-        kubectl.SPEC,
-        kubectl.LOGS,
+        _SPEC,
+        _LOGS,
     )
     # SLOMet, SLOFeasible
     TARGETS_MET = ("TargetsMet", "the goal of spec.slo is met")
@@ -212,38 +314,28 @@ class Reason(StrEnum):
         "TargetsMissed",
         "fewer requests than the goal of spec.slo meet its targets",
         "Read why the fleet has no more replicas. Wait if replicas are being added.",
-        kubectl.EXPLAIN,
+        _EXPLAIN,
     )
     NO_TRAFFIC = ("NoTraffic", "no request was answered within the window")
     NO_SLO = ("NoSLO", "spec.slo is not set")
-    WITHIN_REACH = (
-        "WithinReach",
-        "one request alone meets the targets, and the allowed replicas are enough",
-    )
     TTFT_FLOOR_ABOVE_TARGET = (
         "TTFTFloorAboveTarget",
         "one prompt alone takes longer than spec.slo.ttft.target",
         "Raise spec.slo.ttft.target, or serve on faster GPUs. More replicas do not help.",
-        kubectl.EXPLAIN,
+        _EXPLAIN,
     )
     TPOT_FLOOR_ABOVE_TARGET = (
         "TPOTFloorAboveTarget",
         "one request alone misses spec.slo.tpot.target",
         "Raise spec.slo.tpot.target, or serve on faster GPUs. More replicas do not help.",
-        kubectl.EXPLAIN,
-    )
-    BUDGET_BOUND = (
-        "BudgetBound",
-        "the GPU budget allows fewer replicas than are needed",
-        "Raise the budget that the message names, or accept that targets are missed at this load.",
-        kubectl.EXPLAIN,
+        _EXPLAIN,
     )
     MAX_REPLICAS_BOUND = (
         "MaxReplicasBound",
         "replicas.max allows fewer replicas than are needed",
         "Raise the role's replicas.max, or the max of the schedule that the decision names, or "
         "accept that targets are missed at this load.",
-        kubectl.EXPLAIN,
+        _EXPLAIN,
     )
     # ErrorBudgetBurning
     BURNING_FAST = (
@@ -252,8 +344,8 @@ class Reason(StrEnum):
         "status.errorBudget has the rates",
         "Act now: find out why requests miss, with the other conditions and with the reasons in "
         "status.goodput.misses.",
-        kubectl.EXPLAIN,
-        kubectl.PODS,
+        _EXPLAIN,
+        _PODS,
     )
     BURNING_SLOWLY = (
         "BurningSlowly",
@@ -261,30 +353,25 @@ class Reason(StrEnum):
         "status.errorBudget has the rates",
         "Find out in the next days why requests miss: raise what limits the replicas, or relax "
         "spec.slo.",
-        kubectl.EXPLAIN,
+        _EXPLAIN,
     )
-    WITHIN_BUDGET = ("WithinBudget", "the error budget lasts at the rate of now")
     # ScalingActive
     FOLLOWING_GOODPUT = (
         "FollowingGoodput",
         "replicas follow the measured load and spec.slo",
-        "",
-        kubectl.EXPLAIN,
     )
     CAPACITY_RELEARNT = (
         "CapacityRelearnt",
         "the measured capacity of a replica was not usable and is measured again: until then no "
         "replica is removed",
-        "",
-        kubectl.EXPLAIN,
     )
     SIGNALS_UNKNOWN = (
         "SignalsUnknown",
         "a metric that a role's size depends on is unknown: the role loses no replicas",
         "Find out why the metric that the message names is missing. Until then the role "
         "keeps its replicas.",
-        kubectl.EXPLAIN,
-        kubectl.PODS,
+        _EXPLAIN,
+        _PODS,
     )
     GATEWAYS_ALONE = (
         "GatewaysAlone",
@@ -292,36 +379,37 @@ class Reason(StrEnum):
         "added and none is removed",
         "Mend Prometheus: the message says what is wrong with it. Until then no replica is "
         "removed, and nobody knows which share of the requests meets its targets.",
-        kubectl.EXPLAIN,
+        _EXPLAIN,
     )
     EXTERNAL_OWNER = (
         "ExternalOwner",
         "spec.autoscaling.policy is External: others scale the ServingRoles",
-        "",
-        kubectl.ROLES,
     )
     ADVISORY = (
         "Advisory",
         "spec.autoscaling.advisory is true: decisions are shown in status.autoscaling.advice, and "
         "others scale the ServingRoles",
-        "",
-        kubectl.EXPLAIN,
-        kubectl.ROLES,
     )
     POLICY_NONE = ("PolicyNone", "spec.autoscaling.policy is None: replicas stay at their minimum")
     METRICS_UNAVAILABLE = (
         "MetricsUnavailable",
         "the metrics are not available: no replica is removed",
         "Read the condition MetricsAvailable, whose reason is more specific.",
-        kubectl.EXPLAIN,
-        kubectl.OPERATOR,
+        _EXPLAIN,
+        _OPERATOR,
     )
     # GatewayScalingActive
-    FIXED_NUMBER = gateways.FIXED_NUMBER
-    SCALED_BY_OTHERS = gateways.SCALED_BY_OTHERS
-    AUTOSCALER_SILENT = gateways.AUTOSCALER_SILENT
-    AUTOSCALER_BLIND = gateways.AUTOSCALER_BLIND
-    FOLLOWING_CPU = gateways.FOLLOWING_CPU
+    AUTOSCALER_BLIND = (
+        "AutoscalerBlind",
+        "the HorizontalPodAutoscaler of the gateways cannot scale: they stay as many as they are, "
+        "and at least routing.autoscaling.min",
+        "Nothing in the first minute of a pod. If it lasts, install a server of CPU metrics "
+        "(metrics.k8s.io), such as metrics-server, or remove a second HorizontalPodAutoscaler of "
+        "the same Deployment.",
+        _AUTOSCALERS,
+        "kubectl get apiservice v1beta1.metrics.k8s.io",
+        "kubectl top pods -n NAMESPACE --containers",
+    )
     # MetricsAvailable
     MEASURED = ("Measured", "Prometheus has fresh samples of every Ready gateway")
     IDLE = ("Idle", "every Ready gateway reports, and no request arrives")
@@ -329,114 +417,111 @@ class Reason(StrEnum):
         "NoPrometheus",
         "no address of Prometheus is set",
         "Set prometheus.url in the values of the operator's chart, or spec.metrics.prometheus.url.",
-        kubectl.SPEC,
+        _SPEC,
     )
     PROMETHEUS_NOT_ALLOWED = (
         "PrometheusNotAllowed",
         "spec.metrics.prometheus.url is not in the allow-list",
         "Leave spec.metrics.prometheus.url out, or have the address added to the chart "
         "value prometheus.allowed.",
-        kubectl.SPEC,
+        _SPEC,
     )
     PROMETHEUS_UNREACHABLE = (
         "PrometheusUnreachable",
         "Prometheus does not answer",
         "Find out why the operator's pod gets no answer from that address.",
-        kubectl.OPERATOR,
+        _OPERATOR,
     )
     NO_TARGETS = (
         "NoTargets",
         "Prometheus scrapes no gateway of this fleet",
         "Make Prometheus scrape the fleet's pods, with the labels that the operator queries.",
-        kubectl.PODS,
+        _PODS,
     )
     GATEWAY_SILENT = (
         "GatewaySilent",
         "a Ready gateway has no fresh samples in Prometheus",
         "Find out why Prometheus does not scrape that gateway pod.",
-        kubectl.PODS,
+        _PODS,
     )
     STALE = (
         "Stale",
         "the newest samples are too old",
         "Make spec.metrics.scrapeInterval what Prometheus uses, and compare the clocks of "
         "the machines.",
-        kubectl.SPEC,
+        _SPEC,
     )
     NOT_A_NUMBER = (
         "NotANumber",
         "a metric is NaN, infinite or negative",
         "Find out which program or recording rule writes the metric that the message names.",
-        kubectl.OPERATOR,
+        _OPERATOR,
     )
     UNKNOWN = ("Unknown", "not checked yet")
     # CapacityLimited
-    ENOUGH = ("Enough", "no pod lacks a node, quota or GPUs")
-    UNSCHEDULABLE = pods.UNSCHEDULABLE
+    UNSCHEDULABLE = (
+        "Unschedulable",
+        "no node has room for a pod",
+        "Add nodes, or lower the role's replicas or resources.",
+        *_POD_STATES,
+        _NODES,
+    )
     QUOTA_EXCEEDED = (
         "QuotaExceeded",
         "a ResourceQuota is used up",
         "Raise the quota, or lower the roles' replicas or resources.",
-        kubectl.QUOTAS,
+        _QUOTAS,
     )
     GPU_TYPE_FULL = (
         "GPUTypeFull",
         "one of a role's gpuTypes had no room, and the role runs on another",
         "Add nodes with that type, or take it off the role's gpuTypes.",
-        *kubectl.POD_STATES,
-        kubectl.NODES,
+        *_POD_STATES,
+        _NODES,
     )
     GPU_BUDGET = (
         "GPUBudget",
         "the GPU budget is used up",
         "Raise the budget that the message names, or accept that targets are missed at this load.",
-        kubectl.EXPLAIN,
+        _EXPLAIN,
     )
     UNREADABLE_NUMBER = (
         "UnreadableNumber",
         "a pod has a limit that is not a number",
         "Find out who changes the fleet's pods, and correct the limit there.",
-        kubectl.POD,
+        _POD,
     )
     # Draining, NameConflict, FieldConflict
-    PODS_LEAVING = ("PodsLeaving", "pods finish their answers and leave", "", kubectl.PODS)
-    NOTHING_LEAVES = ("NothingLeaves", "no pod is leaving")
+    PODS_LEAVING = ("PodsLeaving", "pods finish their answers and leave", "", _PODS)
     FOREIGN_OBJECT = (
         "ForeignObject",
         "an object of another owner has a name that this fleet needs",
         "Delete the object if it is not needed, or give the fleet another name.",
-        kubectl.EVENTS,
+        _EVENTS,
     )
-    NO_CONFLICT = ("NoConflict", "no object of another owner has a name that this fleet needs")
     TWO_INSTALLS = (
         "TwoInstalls",
         "two installs of the operator are told to look after this fleet: one of them stays still",
         "Give the installs different namespaces (chart value rbac.namespaced), or remove one.",
-        kubectl.SPEC,
-        kubectl.LEASES,
+        _SPEC,
+        _LEASES,
     )
     ONE_INSTALL = ("OneInstall", "one install of the operator looks after this fleet")
     PUT_BACK_AGAIN = (
         "PutBackAgain",
         "another writer changes a field each time that Argosy has put it back",
         "Stop the other writer, or change the ServingDeployment.",
-        kubectl.EVENTS,
+        _EVENTS,
     )
-    NO_CONTEST = ("NoContest", "no other writer keeps changing what Argosy writes")
     # PeersVerified
-    VERIFIED = ("Verified", "engine pods serve only callers that prove who they are")
     VERIFICATION_OFF = (
         "VerificationOff",
         "spec.security.verifyPeers is false: engine pods serve everyone who reaches them",
-        "",
-        kubectl.SPEC,
     )
     ENGINE_ASKS_NO_TOKEN = (
         "EngineAsksNoToken",
         "engines of spec.engine.type vllm and sglang ask their callers for no token: they serve "
         "everyone who reaches them",
-        "",
-        kubectl.SPEC,
     )
     KEYS_UNKNOWN = (
         "KeysUnknown",
@@ -446,7 +531,7 @@ class Reason(StrEnum):
         "bind it to the ClusterRole system:service-account-issuer-discovery. Or set "
         "spec.security.verifyPeers to false, and engine pods serve everyone who reaches them.",
         "kubectl get clusterrolebinding system:service-account-issuer-discovery -o yaml",
-        kubectl.OPERATOR,
+        _OPERATOR,
     )
     OLDER_TEMPLATE = (
         "OlderTemplate",
@@ -454,16 +539,9 @@ class Reason(StrEnum):
         "the fleet's next revision",
         "Nothing, if the next change of spec.engine or of the engine image comes soon. To have new "
         "pods now, add a variable to spec.engine.env.",
-        kubectl.PODS,
-    )
-    PROOF_NOT_REQUIRED = (
-        "ProofNotRequired",
-        "pods that show no token are being replaced; until then calls without one are served",
-        "",
-        kubectl.PODS,
+        _PODS,
     )
     # TransportSecured
-    ENCRYPTED = ("Encrypted", "engine pods take only calls with TLS and a certificate")
     NO_CERTIFICATE = (
         "NoCertificate",
         "requests and KV caches travel between the pods in the clear",
@@ -474,7 +552,7 @@ class Reason(StrEnum):
         "pods without the certificate still run, or no engine pod has started with it",
         "Nothing while pods are replaced. If it lasts, see what a pod that does not start waits "
         "for: the Secret of spec.security.tls must exist, with tls.crt, tls.key and ca.crt.",
-        *kubectl.POD_STATES,
+        *_POD_STATES,
     )
     # KVTransferHealthy
     HANDOVERS_FAIL = (
@@ -482,7 +560,6 @@ class Reason(StrEnum):
         "a prefill and a decode pod do not hand over KV caches",
         "Nothing at first: Argosy replaces a pod that is the cause, see the Event Recycled. If it "
         "lasts, read the log of both pods, and check the network between them on port 8002.",
-        kubectl.PODS,
+        _PODS,
         "kubectl logs POD -n NAMESPACE",
     )
-    NO_HANDOVER_FAILS = ("NoHandoverFails", "no gateway knows a pair of pods that fails")

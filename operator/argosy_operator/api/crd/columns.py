@@ -39,7 +39,7 @@ ROLE_COLUMNS = [
     _column(
         "Bounds",
         '.status.conditions[?(@.type=="ScalingLimited")].reason',
-        "WithinBounds, or why the role has another number of pods than it asks for",
+        "AsSpecified, or why the role has another number of pods than it asks for",
     ),
     _AGE,
 ]

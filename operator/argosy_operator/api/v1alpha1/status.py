@@ -32,7 +32,7 @@ class Condition(ApiModel):
     status: Literal["True", "False", "Unknown"]
     """True, False, or Unknown where it was not or cannot be measured."""
     reason: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    """Why, as one word that scripts can match. docs/runbook has a page for each."""
+    """Why, as one word that scripts can match. docs/reference/conditions.md has each."""
     message: Sentence = ""
     """Why, for people, and what to do."""
     observed_generation: Count | None = None

@@ -38,8 +38,8 @@ HARMLESS = (
     "ScaledToZero",
     "NoBudget",
     "NoTargets",
-    "FixedNumber",
-    "ScaledByOthers",
+    "PolicyNone",
+    "ExternalOwner",
     "EngineAsksNoToken",
 )
 """Reasons with which a condition is neither True nor trouble."""

@@ -103,7 +103,7 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
             f"more replicas are needed than {BUDGETS[decision.lack.whose]}, or relax spec.slo. "
             "kubectl argosy explain has the GPUs that are missing"
         )
-        messages |= dict.fromkeys((Reason.GPU_BUDGET, Reason.BUDGET_BOUND), why)
+        messages[Reason.GPU_BUDGET] = why
     if decision.silent_gateways:
         silent = ", ".join(decision.silent_gateways)
         messages[Reason.GATEWAY_SILENT] = (

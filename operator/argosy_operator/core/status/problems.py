@@ -8,8 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from argosy_operator.api.conditions.kubectl import POOLS_MANIFEST
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions.reasons import POOLS_MANIFEST, Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.scaling.text.record import parse_json
 from argosy_operator.core.snapshot import names

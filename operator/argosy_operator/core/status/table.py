@@ -130,6 +130,8 @@ class ConditionRow:
     reason: Reason
     when: tuple[Fact | Reason | Overdue, ...] = ()
     unless: tuple[Fact | Reason | Overdue, ...] = ()
+    meaning: str = ""
+    """The message, where several types share the reason and each means something else by it."""
 
     def applies(self, facts: Facts) -> bool:
         return facts.issuperset(self.when) and facts.isdisjoint(self.unless)
@@ -315,19 +317,24 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("True", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,), unless=_MOOT),
-        ConditionRow("False", Reason.NOT_STALLED),
+        ConditionRow("False", Reason.AS_SPECIFIED, meaning="no person needs to act"),
     ),
     # Are pods being added, replaced or removed?
     ConditionType.PROGRESSING: (
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
-        ConditionRow("True", Reason.SCALING, when=(Fact.PODS_LEAVING,)),
+        ConditionRow("True", Reason.PODS_LEAVING, when=(Fact.PODS_LEAVING,)),
         ConditionRow("True", Reason.STARTING, when=(Fact.PODS_MISSING,)),
         ConditionRow("False", Reason.AS_SPECIFIED),
     ),
     # Is the model where engine pods mount it?
     ConditionType.MODEL_FETCHED: (
-        ConditionRow("True", Reason.IN_PLACE, when=(Fact.MODEL_IN_PLACE,)),
+        ConditionRow(
+            "True",
+            Reason.AS_SPECIFIED,
+            when=(Fact.MODEL_IN_PLACE,),
+            meaning="the model is used where it is: nothing is fetched",
+        ),
         *(
             ConditionRow("False", r, when=(r, Fact.MODEL_MISSING))
             for r in (*FETCH_FAILURES, Reason.WEIGHTS_INVALID, Reason.UNSUPPORTED_ARCHITECTURE)
@@ -338,7 +345,11 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     # Did requests meet their targets?
     ConditionType.SLO_MET: (
         *_NOT_MEASURED,
-        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ATTAINMENT_KNOWN,)),
+        ConditionRow(
+            "Unknown",
+            Reason.NO_TRAFFIC,
+            unless=(Fact.ATTAINMENT_KNOWN,),
+        ),
         ConditionRow("True", Reason.TARGETS_MET, when=(Fact.GOAL_MET,)),
         ConditionRow("False", Reason.TARGETS_MISSED),
     ),
@@ -350,20 +361,38 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         # Windows outlast an outage of the metrics, and a fleet at zero.
         ConditionRow("True", Reason.BURNING_FAST, when=(Fact.BURNS_FAST,)),
         ConditionRow("True", Reason.BURNING_SLOWLY, when=(Fact.BURNS_SLOWLY,)),
-        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ERRORS_KNOWN,)),
-        ConditionRow("False", Reason.WITHIN_BUDGET),
+        ConditionRow(
+            "Unknown",
+            Reason.NO_TRAFFIC,
+            unless=(Fact.ERRORS_KNOWN,),
+        ),
+        ConditionRow(
+            "False", Reason.AS_SPECIFIED, meaning="the error budget lasts at the rate of now"
+        ),
     ),
     # Could they, on this hardware and within the limits of the spec?
     ConditionType.SLO_FEASIBLE: (
         *_NOT_MEASURED,
-        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.SIZED,)),
+        ConditionRow(
+            "Unknown",
+            Reason.NO_TRAFFIC,
+            unless=(Fact.SIZED,),
+        ),
         # The same fact as in SLOMet, so that both conditions change in one write.
-        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ATTAINMENT_KNOWN,)),
+        ConditionRow(
+            "Unknown",
+            Reason.NO_TRAFFIC,
+            unless=(Fact.ATTAINMENT_KNOWN,),
+        ),
         ConditionRow("False", Reason.TTFT_FLOOR_ABOVE_TARGET, when=(Fact.TTFT_UNREACHABLE,)),
         ConditionRow("False", Reason.TPOT_FLOOR_ABOVE_TARGET, when=(Fact.TPOT_UNREACHABLE,)),
-        ConditionRow("False", Reason.BUDGET_BOUND, when=(Fact.GPU_BUDGET_BOUND,)),
+        ConditionRow("False", Reason.GPU_BUDGET, when=(Fact.GPU_BUDGET_BOUND,)),
         ConditionRow("False", Reason.MAX_REPLICAS_BOUND, when=(Fact.MAX_REPLICAS_BOUND,)),
-        ConditionRow("True", Reason.WITHIN_REACH),
+        ConditionRow(
+            "True",
+            Reason.AS_SPECIFIED,
+            meaning="one request alone meets the targets, and the allowed replicas are enough",
+        ),
     ),
     # Does the operator choose the replicas from the load?
     ConditionType.SCALING_ACTIVE: (
@@ -382,11 +411,30 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ),
     # Does the number of gateways follow their load?
     ConditionType.GATEWAY_SCALING_ACTIVE: (
-        ConditionRow("False", Reason.FIXED_NUMBER, unless=(Fact.GATEWAYS_SCALED,)),
-        ConditionRow("False", Reason.SCALED_BY_OTHERS, when=(Fact.GATEWAYS_BY_OTHERS,)),
+        ConditionRow(
+            "False",
+            Reason.POLICY_NONE,
+            unless=(Fact.GATEWAYS_SCALED,),
+            meaning="spec.routing.autoscaling is not set: gateways are spec.routing.replicas",
+        ),
+        ConditionRow(
+            "False",
+            Reason.EXTERNAL_OWNER,
+            when=(Fact.GATEWAYS_BY_OTHERS,),
+            meaning="spec.routing.autoscaling.policy is External: others scale the gateways",
+        ),
         ConditionRow("False", Reason.AUTOSCALER_BLIND, when=(Fact.AUTOSCALER_BLIND,)),
-        ConditionRow("True", Reason.FOLLOWING_CPU, when=(Fact.AUTOSCALER_ACTIVE,)),
-        ConditionRow("Unknown", Reason.AUTOSCALER_SILENT),
+        ConditionRow(
+            "True",
+            Reason.AS_SPECIFIED,
+            when=(Fact.AUTOSCALER_ACTIVE,),
+            meaning="the number of gateways follows the CPU that they use",
+        ),
+        ConditionRow(
+            "Unknown",
+            Reason.UNKNOWN,
+            meaning="the gateways' HorizontalPodAutoscaler has not said yet whether it scales",
+        ),
     ),
     # Does Prometheus have what the scaling law needs?
     ConditionType.METRICS_AVAILABLE: (
@@ -408,15 +456,19 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.GPU_TYPE_FULL, when=(Fact.GPU_TYPE_LEFT,)),
         ConditionRow("True", Reason.GPU_BUDGET, when=(Fact.GPU_BUDGET_BOUND,)),
         ConditionRow("Unknown", Reason.UNREADABLE_NUMBER, when=(Reason.UNREADABLE_NUMBER,)),
-        ConditionRow("False", Reason.ENOUGH),
+        ConditionRow("False", Reason.AS_SPECIFIED, meaning="no pod lacks a node, quota or GPUs"),
     ),
     ConditionType.DRAINING: (
         ConditionRow("True", Reason.PODS_LEAVING, when=(Fact.PODS_LEAVING,)),
-        ConditionRow("False", Reason.NOTHING_LEAVES),
+        ConditionRow("False", Reason.AS_SPECIFIED, meaning="no pod is leaving"),
     ),
     ConditionType.NAME_CONFLICT: (
         ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
-        ConditionRow("False", Reason.NO_CONFLICT),
+        ConditionRow(
+            "False",
+            Reason.AS_SPECIFIED,
+            meaning="no object of another owner has a name that this fleet needs",
+        ),
     ),
     ConditionType.INSTALL_CONFLICT: (
         ConditionRow("True", Reason.TWO_INSTALLS, when=(Fact.OTHER_INSTALL,)),
@@ -424,7 +476,11 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ),
     ConditionType.FIELD_CONFLICT: (
         ConditionRow("True", Reason.PUT_BACK_AGAIN, when=(Fact.FIELD_CONTESTED,)),
-        ConditionRow("False", Reason.NO_CONTEST),
+        ConditionRow(
+            "False",
+            Reason.AS_SPECIFIED,
+            meaning="no other writer keeps changing what Argosy writes",
+        ),
     ),
     # May only those call the engine pods who prove that they are of the fleet?
     ConditionType.PEERS_VERIFIED: (
@@ -432,22 +488,43 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.ENGINE_ASKS_NO_TOKEN, when=(Fact.OTHER_ENGINE,)),
         ConditionRow("False", Reason.OLDER_TEMPLATE, when=(Fact.OLDER_TEMPLATE,)),
         ConditionRow("False", Reason.KEYS_UNKNOWN, when=(Fact.KEYS_UNKNOWN,)),
-        ConditionRow("False", Reason.PROOF_NOT_REQUIRED, when=(Fact.PROOF_NOT_REQUIRED,)),
-        ConditionRow("True", Reason.VERIFIED),
+        ConditionRow(
+            "False",
+            Reason.ROLLING_OUT,
+            when=(Fact.PROOF_NOT_REQUIRED,),
+            meaning="pods that show no token are replaced; until then calls without one are served",
+        ),
+        ConditionRow(
+            "True",
+            Reason.AS_SPECIFIED,
+            meaning="engine pods serve only callers that prove who they are",
+        ),
     ),
     # Is what passes between the pods encrypted?
     ConditionType.TRANSPORT_SECURED: (
         ConditionRow("False", Reason.NO_CERTIFICATE, when=(Fact.NO_TLS,)),
         ConditionRow("False", Reason.CERTIFICATE_NOT_USED, when=(Fact.CERTIFICATE_NOT_USED,)),
-        ConditionRow("True", Reason.ENCRYPTED, when=(Fact.ENGINE_STARTED,)),
+        ConditionRow(
+            "True",
+            Reason.AS_SPECIFIED,
+            when=(Fact.ENGINE_STARTED,),
+            meaning="engine pods take only calls with TLS and a certificate",
+        ),
         # Of a fleet at 0 replicas and of one that starts from there, nothing has changed.
-        ConditionRow("True", Reason.ENCRYPTED, when=(Fact.WAS_ENCRYPTED,)),
+        ConditionRow(
+            "True",
+            Reason.AS_SPECIFIED,
+            when=(Fact.WAS_ENCRYPTED,),
+            meaning="engine pods take only calls with TLS and a certificate",
+        ),
         ConditionRow("False", Reason.CERTIFICATE_NOT_USED),
     ),
     # Do prefill pods hand their KV caches over to decode pods?
     ConditionType.KV_TRANSFER_HEALTHY: (
         ConditionRow("False", Reason.HANDOVERS_FAIL, when=(Fact.HANDOVERS_FAIL,)),
-        ConditionRow("True", Reason.NO_HANDOVER_FAILS),
+        ConditionRow(
+            "True", Reason.AS_SPECIFIED, meaning="no gateway knows a pair of pods that fails"
+        ),
     ),
 }
 
@@ -462,7 +539,11 @@ ROLE_TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.SCALING_LIMITED: (
         ConditionRow("True", Reason.ABOVE_MAXIMUM, when=(Fact.ASKS_FOR_MORE,)),
         ConditionRow("True", Reason.BELOW_MINIMUM, when=(Fact.ASKS_FOR_LESS,)),
-        ConditionRow("False", Reason.WITHIN_BOUNDS),
+        ConditionRow(
+            "False",
+            Reason.AS_SPECIFIED,
+            meaning="the spec's bounds allow what the ServingRole asks for",
+        ),
     ),
 }
 """The conditions of a ServingRole."""
@@ -475,11 +556,12 @@ def conditions_of(
 ) -> list[DesiredCondition]:
     """One condition per type. A reason without a message of this round has its general one."""
     return [
-        DesiredCondition(type_, row.status, row.reason, _message(row.reason, messages))
+        DesiredCondition(type_, row.status, row.reason, _message(row, messages))
         for type_, rows in table.items()
         for row in [next(row for row in rows if row.applies(facts))]
     ]
 
 
-def _message(reason: Reason, messages: Mapping[Reason, str]) -> str:
-    return with_runbook(messages.get(reason) or reason.meaning, reason)
+def _message(row: ConditionRow, messages: Mapping[Reason, str]) -> str:
+    text = row.meaning or messages.get(row.reason) or row.reason.meaning
+    return with_runbook(text, row.reason)

@@ -31,7 +31,7 @@ def as_fetched(fleet: ServingDeployment, children: Mapping[ChildKey, Object]) ->
 def may_have_job(fleet: ServingDeployment) -> bool:
     """Whether a Job is to be looked for: the model is fetched, or the one before was."""
     fetched = (c.reason for c in fleet.status.conditions if c.type == ConditionType.MODEL_FETCHED)
-    return fleet.spec.model.fetch is not None or any(r != Reason.IN_PLACE for r in fetched)
+    return fleet.spec.model.fetch is not None or any(r != Reason.AS_SPECIFIED for r in fetched)
 
 
 def live_job(snapshot: Snapshot) -> Object | None:
