@@ -15,7 +15,7 @@ _PROGRAMS = {
     "gateway": ("argosy_gateway.cli", "run a fleet's gateway"),
     "engine": ("argosy_engine.cli", "serve a model"),
     "fetch": ("argosy_fetch.cli", "fetch a fleet's model into its claim"),
-    "simulate": ("argosy_operator.sim.cli", "replay a trace of requests in virtual time"),
+    "simulate": ("argosy_law.sim.cli", "replay a trace of requests in virtual time"),
 }
 _PLUGIN = "argosy_operator.cli.kubectl.app"
 

@@ -10,7 +10,7 @@ from argosy_bench.scaling import parts, runs, score
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import RECORDINGS, Recording, chosen, first_day
-from argosy_operator.sim.reference import hindsight
+from argosy_law.sim.reference import hindsight
 from local.figures import Figures
 
 RAMP = Path(__file__).parents[1] / "sim" / "ramp.csv"

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from argosy_bench.scaling import shapes
-from argosy_operator.sim import rates
-from argosy_operator.sim.laws import LAWS
-from argosy_operator.sim.replay import Run
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import Replica, Setup
+from argosy_law.sim import rates
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.replay import Run
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import Replica, Setup
 from local.figures import Figures
 
 

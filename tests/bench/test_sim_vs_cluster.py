@@ -10,7 +10,7 @@ from argosy_bench.scaling.cluster import compare, load
 from argosy_bench.scaling.cluster.client import dues
 from argosy_bench.scaling.cluster.compare import Asked, Recorded
 from argosy_bench.scaling.cluster.fleet import Reading, gpu_seconds, phase_s
-from argosy_operator.sim.traces import Trace
+from argosy_law.sim.traces import Trace
 from local.demo.traffic.score import Limits, Seen
 from local.figures import Figures
 

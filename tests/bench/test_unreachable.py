@@ -6,7 +6,7 @@ import pytest
 
 from argosy_bench.scaling import unreachable
 from argosy_bench.scaling.unreachable import CASES, Case, Said, play, requests, verdict_s
-from argosy_operator.core.scaling.goals import SLO
+from argosy_law.goals import SLO
 from local.figures import Figures
 
 

@@ -14,8 +14,8 @@ from argosy_gateway import cli as gateway_cli
 from argosy_gateway.pods import endpoints
 from argosy_gateway.routing import dispatch
 from argosy_gateway.routing.strategies import STRATEGIES
+from argosy_law.estimate import capacity
 from argosy_operator.api.v1alpha1.routing import Routing
-from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.steps import goals as spec
 from tests.support.model import Model, fleet

@@ -11,9 +11,9 @@ from argosy_engine.runtime import series as engine_table
 from argosy_gateway.config import Slo
 from argosy_gateway.relay import metrics as gateway_table
 from argosy_gateway.relay.metrics import Metrics
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Idle, Unknown, Value
-from argosy_operator.core.scaling.signals import others, samples
+from argosy_law.goals import Windows
+from argosy_law.observe import Idle, Unknown, Value
+from argosy_law.signals import others, samples
 from argosy_operator.ports.prometheus.queries import (
     ENGINE_LONG_SERIES,
     ENGINE_SERIES,

@@ -11,7 +11,7 @@ from tests.support.sources import parsed
 PACKAGE = Path(__file__).parents[2] / "operator/argosy_operator"
 SOURCES = [
     *(PACKAGE / "ports/prometheus").rglob("*.py"),
-    *(PACKAGE / "core/scaling").rglob("*.py"),
+    *(PACKAGE.parent / "argosy_law").rglob("*.py"),
 ]
 
 

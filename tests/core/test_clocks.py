@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Observations, Value
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.decide import decide
+from argosy_law.decision import Rule
+from argosy_law.observe import FleetMetrics, Idle, Observations, Value
+from argosy_law.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import metrics, supply
 from tests.support.model import Model, fleet

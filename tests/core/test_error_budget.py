@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.slo.errors import (
+from argosy_law.slo.errors import (
     ALERTS,
     SPANS,
     Alert,
@@ -22,7 +22,7 @@ from argosy_operator.core.slo.errors import (
     spent,
     taken,
 )
-from argosy_operator.core.slo.misses import in_words
+from argosy_law.slo.misses import in_words
 from tests.scaling import known as rounds
 from tests.support.model import Model, fleet
 

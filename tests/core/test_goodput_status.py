@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value
+from argosy_law.observe import FleetMetrics, Idle, Value
 from argosy_operator.core.status.numbers import goodput_status
 from tests.support.model import Model, fleet
 

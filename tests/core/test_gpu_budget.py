@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from argosy_law.decision import Decision, RoleTarget, Rule
+from argosy_law.observe import RoleMetrics
 from argosy_operator.core import budgets as allocation
 from argosy_operator.core.budgets import Bid, Budgets, Fleet
 from argosy_operator.core.plan import plan
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.observe import RoleMetrics
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.steps.bids import bid_of, gpus_held, gpus_targeted

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_law.decision import Decision, RoleTarget, Rule
+from argosy_law.observe import FleetMetrics, Idle, RoleMetrics, Value
 from argosy_operator.core.plan import plan
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, RoleMetrics, Value
 from argosy_operator.core.snapshot.actions import (
     Create,
     ErrorKind,

@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pytest
 
+from argosy_law.decide import decide
+from argosy_law.goals import Goals
+from argosy_law.observe import FleetMetrics, Observations, Value
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json
 from argosy_operator.core.plan import Plan
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import FleetMetrics, Observations, Value
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json
 from argosy_operator.core.snapshot.actions import EventReason
 from tests.support.model import Model, fleet
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.signals.direct import Load, Reading
+from argosy_law.signals.direct import Load, Reading
 from argosy_operator.core.snapshot.pods import (
     FailingPair,
     FetchProgress,

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import httpx
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Value
-from argosy_operator.core.scaling.signals import samples
+from argosy_law.goals import Windows
+from argosy_law.observe import Value
+from argosy_law.signals import samples
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from argosy_operator.core.scaling.observe import Idle, Unknown
+from argosy_law.observe import Idle, Unknown
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.prometheus.server import ServerAccess

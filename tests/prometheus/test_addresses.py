@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Unknown
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import SERVERS, PrometheusMetrics

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Unknown
 from argosy_operator.ports.prometheus import allowlist
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.collect import Question

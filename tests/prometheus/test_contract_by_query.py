@@ -14,8 +14,8 @@ from argosy_gateway.config import Slo
 from argosy_gateway.relay.metrics import Metrics
 from argosy_gateway.relay.verdicts import Ending, Outcome
 from argosy_gateway.wire.sse import Usage
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Value
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Value
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.prometheus.queries import (

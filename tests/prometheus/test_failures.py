@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Value
-from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Idle, Unknown, Value
+from argosy_law.signals.samples import RECEIVED, Round, Series, assemble
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from tests.prometheus.processes import prometheus

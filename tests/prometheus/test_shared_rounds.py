@@ -12,10 +12,10 @@ from urllib.parse import parse_qs
 import pytest
 from aiohttp import web
 
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Idle, Unknown, Value
+from argosy_law.signals.samples import RECEIVED, RUNNING
 from argosy_operator.api.fields import FLEET_NAME
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Value
-from argosy_operator.core.scaling.signals.samples import RECEIVED, RUNNING
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.ports.prometheus import queries
 from argosy_operator.ports.prometheus.allowlist import Allowlist

@@ -18,8 +18,8 @@ import httpx
 import pytest
 import yaml
 
-from argosy_operator.core.scaling.estimate.capacity import ENOUGH_ROWS
-from argosy_operator.core.scaling.text.kept import kept_of
+from argosy_law.estimate.capacity import ENOUGH_ROWS
+from argosy_law.text.kept import kept_of
 from local.demo.kube import Kube
 from tests.e2e.installed import traffic
 from tests.prometheus.processes import prometheus

@@ -10,18 +10,18 @@ from math import isnan
 from random import Random
 from typing import Any
 
+from argosy_law.decision import Decision
+from argosy_law.estimate.profiles import MACHINES, Machine
+from argosy_law.goals import Goals, Profile
+from argosy_law.observe import Observations
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.replay import ROLES, observe
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import ColdStart, Replica
+from argosy_law.sim.world.machine import Setup as WorldSetup
+from argosy_law.sim.world.scrape import Scraper
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.estimate.profiles import MACHINES, Machine
-from argosy_operator.core.scaling.goals import Goals, Profile
-from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.sim.laws import LAWS
-from argosy_operator.sim.replay import ROLES, observe
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import ColdStart, Replica
-from argosy_operator.sim.world.machine import Setup as WorldSetup
-from argosy_operator.sim.world.scrape import Scraper
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import Goals
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.steps.goals import goals_of
 from local.demo.traffic import plan, score
 from tests.scaling.closed import Run, Setup, play

@@ -3,12 +3,11 @@
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 
-from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision, RoleTarget
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Windows
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Decision, RoleTarget
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, Profile, RoleGoal, Windows
+from argosy_law.observe import (
     Bin,
     FleetMetrics,
     Idle,
@@ -20,7 +19,8 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.state import ScalingState
+from argosy_operator.api.v1alpha1 import RoleName
 
 LLAMA = PRESETS["llama-70b-h100-tp4"]
 START = 1_000_000.0

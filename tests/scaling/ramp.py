@@ -1,7 +1,7 @@
 """The demo's ramp in virtual time: goals at a demo's speed, four phases, Poisson arrivals."""
 
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Windows
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, RoleGoal, Windows
 from tests.scaling.closed import Phase, Run, Setup, run
 
 ENGINE = PRESETS["llama-70b-h100-tp4"]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Decision, Rule
+from argosy_law.goals import Goals
+from argosy_law.observe import (
     Bin,
     FleetMetrics,
     Idle,
@@ -19,10 +19,10 @@ from argosy_operator.core.scaling.observe import (
     Value,
     unknown_metrics,
 )
-from argosy_operator.core.scaling.signals.alone import Heard, heard, known
-from argosy_operator.core.scaling.signals.direct import Load, Reading
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_law.signals.alone import Heard, heard, known
+from argosy_law.signals.direct import Load, Reading
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json, to_json
 from tests.scaling.ramp import ENGINE, GOALS
 from tests.scaling.test_decide import START, follow, metrics, supply
 

@@ -10,18 +10,18 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.goals import SLO
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Decision
+from argosy_law.goals import SLO
+from argosy_law.observe import (
     FleetMetrics,
     Observations,
     RoleSupply,
     Value,
     unknown_metrics,
 )
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.state import ScalingState
+from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling.known import UNKNOWN, goals, metrics, target, times
 
 TEN: dict[RoleName, int] = {"prefill": 10, "decode": 10}

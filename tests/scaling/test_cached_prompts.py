@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_operator.core.scaling.signals import lengths, validity
-from argosy_operator.core.scaling.signals.samples import (
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
+from argosy_law.signals import lengths, validity
+from argosy_law.signals.samples import (
     ENGINE_CACHED,
     ENGINE_PROMPTS,
     OUTSTANDING,
@@ -16,8 +16,8 @@ from argosy_operator.core.scaling.signals.samples import (
     Series,
     assemble,
 )
-from argosy_operator.core.scaling.size.work import Work
-from argosy_operator.core.scaling.state import Lengths
+from argosy_law.size.work import Work
+from argosy_law.state import Lengths
 from tests.scaling.known import Have, goals, metrics, play, target, times
 
 WINDOWS = Windows()

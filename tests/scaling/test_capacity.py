@@ -5,10 +5,10 @@ from math import exp, inf, nan, sqrt
 
 import pytest
 
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.estimate.capacity import Estimate
-from argosy_operator.core.scaling.goals import SLO, Serving, Windows
-from argosy_operator.core.scaling.observe import LARGEST, StepDelta
+from argosy_law.estimate import capacity
+from argosy_law.estimate.capacity import Estimate
+from argosy_law.goals import SLO, Serving, Windows
+from argosy_law.observe import LARGEST, StepDelta
 from tests.scaling.known import LLAMA
 
 WINDOWS = Windows()

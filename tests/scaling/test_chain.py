@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling import decide as law
-from argosy_operator.core.scaling.decide import Sized, decide
-from argosy_operator.core.scaling.decision import RoleTarget, Rule
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.goals import Inputs, RoleGoal, Serving
-from argosy_operator.core.scaling.observe import Bin, Observations, RoleSupply
-from argosy_operator.core.scaling.pace.gates import GATES
-from argosy_operator.core.scaling.size.budget import Pool
-from argosy_operator.core.scaling.size.prefill import PrefillModel
-from argosy_operator.core.scaling.size.sizing import Size
-from argosy_operator.core.scaling.state import HoldState, Lengths, RoleState, ScalingState
+from argosy_law import decide as law
+from argosy_law.decide import Sized, decide
+from argosy_law.decision import RoleTarget, Rule
+from argosy_law.estimate import capacity
+from argosy_law.goals import Inputs, RoleGoal, Serving
+from argosy_law.observe import Bin, Observations, RoleSupply
+from argosy_law.pace.gates import GATES
+from argosy_law.size.budget import Pool
+from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.sizing import Size
+from argosy_law.state import HoldState, Lengths, RoleState, ScalingState
 from tests.scaling import known
 from tests.scaling.known import POOLS, START, USUAL
 

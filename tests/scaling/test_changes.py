@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.estimate import changes
+from argosy_law.estimate import changes
 
 GROWTH = 0.0456
 """20 % a minute, in bins of 15 s."""

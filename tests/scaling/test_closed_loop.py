@@ -4,13 +4,13 @@ from dataclasses import fields, replace
 
 import pytest
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.estimate.profiles import MACHINES
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_law.decide import decide
+from argosy_law.decision import Decision, Rule
+from argosy_law.estimate.profiles import MACHINES
+from argosy_law.goals import Goals
+from argosy_law.observe import Observations
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json, to_json
 from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS, HIGH, LOW, RAMP, play
 

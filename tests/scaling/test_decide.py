@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import MEANING, Lack, Rule
-from argosy_operator.core.scaling.goals import SLO, Goals, Serving
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import MEANING, Lack, Rule
+from argosy_law.goals import SLO, Goals, Serving
+from argosy_law.observe import (
     NOT_ASKED,
     Bin,
     FleetMetrics,
@@ -22,8 +22,8 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.signals.samples import TRANSFERS, Round, Series, assemble
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.signals.samples import TRANSFERS, Round, Series, assemble
+from argosy_law.state import ScalingState
 from tests.scaling.ramp import ENGINE, GOALS
 
 START = 1000.0

@@ -4,10 +4,10 @@ from math import exp, sqrt
 
 import pytest
 
-from argosy_operator.core.scaling.estimate import changes, demand
-from argosy_operator.core.scaling.estimate.demand import Demand, DemandState, Forecast
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Bin
+from argosy_law.estimate import changes, demand
+from argosy_law.estimate.demand import Demand, DemandState, Forecast
+from argosy_law.goals import Windows
+from argosy_law.observe import Bin
 
 WINDOWS = Windows(scrape_s=2.0, rate_s=10.0)
 """Five bins of two seconds in a rate window."""

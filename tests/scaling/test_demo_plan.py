@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Rule
+from argosy_law.decision import Rule
 from local.demo.traffic import plan, score
 from tests.scaling import demo
 from tests.scaling.closed import Run

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Idle, Value
-from argosy_operator.core.scaling.signals.direct import AHEAD_S, FASTEST, Reading, with_readings
-from argosy_operator.core.scaling.signals.samples import (
+from argosy_law.goals import Windows
+from argosy_law.observe import Idle, Value
+from argosy_law.signals.direct import AHEAD_S, FASTEST, Reading, with_readings
+from argosy_law.signals.samples import (
     OUTSTANDING,
     RECEIVED,
     WAITING,

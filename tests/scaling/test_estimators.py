@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decision import Rule, bounded
-from argosy_operator.core.scaling.estimate import capacity, demand
-from argosy_operator.core.scaling.estimate.demand import DemandState
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, RoleGoal, StepLimits, Windows
-from argosy_operator.core.scaling.observe import Bin, StepDelta
-from argosy_operator.core.scaling.pace import holds
-from argosy_operator.core.scaling.state import HoldState
+from argosy_law.decision import Rule, bounded
+from argosy_law.estimate import capacity, demand
+from argosy_law.estimate.demand import DemandState
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, RoleGoal, StepLimits, Windows
+from argosy_law.observe import Bin, StepDelta
+from argosy_law.pace import holds
+from argosy_law.state import HoldState
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
 GOALS = SLO(0.6, 0.04)

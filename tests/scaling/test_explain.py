@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from argosy_law.decision import MEANING, Decision, Rule
+from argosy_law.text.record import to_json
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.cli.explanation import explanation, label_of, labelled
-from argosy_operator.core.scaling.decision import MEANING, Decision, Rule
-from argosy_operator.core.scaling.text.record import to_json
 from tests.scaling import demo
 from tests.support.model import Model
 from tests.support.model import fleet as a_fleet

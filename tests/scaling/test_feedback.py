@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_law.decide import decide
+from argosy_law.estimate import capacity
+from argosy_law.estimate.demand import DemandState
+from argosy_law.goals import Inputs
+from argosy_law.observe import FleetMetrics, Observations, RoleSupply, Unknown
+from argosy_law.signals import learning
+from argosy_law.state import RoleState, ScalingState
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.estimate.demand import DemandState
-from argosy_operator.core.scaling.goals import Inputs
-from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleSupply, Unknown
-from argosy_operator.core.scaling.signals import learning
-from argosy_operator.core.scaling.state import RoleState, ScalingState
 from tests.scaling.known import POOLS, START, USUAL, goals, metrics
 
 HAVE: dict[RoleName, int] = {"prefill": 1, "decode": 1}

@@ -8,20 +8,20 @@ from random import Random
 
 import pytest
 
-from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.size import budget
-from argosy_operator.core.scaling.size.colocated import colocated_model
-from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
-from argosy_operator.core.scaling.size.model import MOST_REPLICAS, smallest
-from argosy_operator.core.scaling.size.prefill import (
+from argosy_law.observe import RoleSupply
+from argosy_law.size import budget
+from argosy_law.size.colocated import colocated_model
+from argosy_law.size.decode import DecodeModel, decode_model
+from argosy_law.size.model import MOST_REPLICAS, smallest
+from argosy_law.size.prefill import (
     PrefillModel,
     erlang_b,
     prefill_model,
     share_waiting,
 )
-from argosy_operator.core.scaling.size.sizing import Counts, Horizon, Load, size
-from argosy_operator.core.scaling.size.spread import alike
-from argosy_operator.core.scaling.size.work import Replica, Work
+from argosy_law.size.sizing import Counts, Horizon, Load, size
+from argosy_law.size.spread import alike
+from argosy_law.size.work import Replica, Work
 
 LLAMA = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8)
 

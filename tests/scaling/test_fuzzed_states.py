@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.observe import FleetMetrics, Observations
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_law.decide import decide
+from argosy_law.observe import FleetMetrics, Observations
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json, to_json
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, supply
 from tests.scaling.test_safety import METRICS

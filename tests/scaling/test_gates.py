@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.goals import Inputs
-from argosy_operator.core.scaling.observe import Observations, RoleMetrics, Unknown, Value
-from argosy_operator.core.scaling.pace.gates import GATES, RoleView, blocked_by
-from argosy_operator.core.scaling.size.model import Limits, model_of
-from argosy_operator.core.scaling.size.sizing import Counts, Horizon, Load, size
-from argosy_operator.core.scaling.size.work import Work
-from argosy_operator.core.scaling.state import HoldState, Lengths, RoleState, ScalingState
+from argosy_law.decision import Rule
+from argosy_law.estimate import capacity
+from argosy_law.goals import Inputs
+from argosy_law.observe import Observations, RoleMetrics, Unknown, Value
+from argosy_law.pace.gates import GATES, RoleView, blocked_by
+from argosy_law.size.model import Limits, model_of
+from argosy_law.size.sizing import Counts, Horizon, Load, size
+from argosy_law.size.work import Work
+from argosy_law.state import HoldState, Lengths, RoleState, ScalingState
 from tests.scaling.known import LLAMA, USUAL, goals, metrics, supply
 
 NOW = 1_000_000.0

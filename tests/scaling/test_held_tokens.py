@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.goals import SLO, Serving
-from argosy_operator.core.scaling.observe import Observations, Value
-from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
-from argosy_operator.core.scaling.size.joint import share_held
-from argosy_operator.core.scaling.size.prefill import PrefillModel
-from argosy_operator.core.scaling.size.work import Replica, Work
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.decide import decide
+from argosy_law.goals import SLO, Serving
+from argosy_law.observe import Observations, Value
+from argosy_law.size.decode import DecodeModel, decode_model
+from argosy_law.size.joint import share_held
+from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.work import Replica, Work
+from argosy_law.state import ScalingState
 from argosy_operator.core.steps.goals import goals_of
 from tests.scaling import known
 from tests.support.model import fleet

@@ -12,11 +12,11 @@ from math import inf, nan
 
 import pytest
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision, RoleTarget
-from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleSupply, Unknown
-from argosy_operator.core.scaling.signals.samples import Round, Series, assemble
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.decide import decide
+from argosy_law.decision import Decision, RoleTarget
+from argosy_law.observe import FleetMetrics, Observations, RoleSupply, Unknown
+from argosy_law.signals.samples import Round, Series, assemble
+from argosy_law.state import ScalingState
 from tests.scaling.known import EVERY_S, LLAMA, START, goals
 
 LAW = goals()

@@ -11,24 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.estimate.demand import (
+from argosy_law.decide import decide
+from argosy_law.decision import Rule
+from argosy_law.estimate.demand import (
     PENDING,
     REMEMBERED_BINS,
     RESIDUALS,
     Forecast,
 )
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Bin, Observations
-from argosy_operator.core.scaling.state import (
+from argosy_law.goals import Windows
+from argosy_law.observe import Bin, Observations
+from argosy_law.slo.errors import SPANS, Errors
+from argosy_law.state import (
     DemandState,
     HoldState,
     Lengths,
     ScalingState,
     Want,
 )
-from argosy_operator.core.scaling.text.kept import (
+from argosy_law.text.kept import (
     MOST_BYTES,
     VERSION,
     Kept,
@@ -37,7 +38,6 @@ from argosy_operator.core.scaling.text.kept import (
     resumed,
     text_of,
 )
-from argosy_operator.core.slo.errors import SPANS, Errors
 from tests.scaling import known, ramp
 from tests.scaling.closed import Run
 from tests.scaling.known import EVERY_S, START, goals, target, times

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.estimate.demand import DemandState, Forecast
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.estimate.season import SeasonState
-from argosy_operator.core.scaling.goals import Goals, Inputs
-from argosy_operator.core.scaling.observe import (
+from argosy_law.estimate import capacity
+from argosy_law.estimate.demand import DemandState, Forecast
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.season import SeasonState
+from argosy_law.goals import Goals, Inputs
+from argosy_law.observe import (
     LARGEST,
     FleetMetrics,
     Idle,
@@ -21,8 +21,8 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.signals import learning
-from argosy_operator.core.scaling.state import (
+from argosy_law.signals import learning
+from argosy_law.state import (
     Gauges,
     HoldState,
     Lengths,

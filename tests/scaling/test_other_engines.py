@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Value
-from argosy_operator.core.scaling.signals import others, samples
-from argosy_operator.core.scaling.signals.samples import Round, Series, assemble
+from argosy_law.goals import Windows
+from argosy_law.observe import Value
+from argosy_law.signals import others, samples
+from argosy_law.signals.samples import Round, Series, assemble
 
 WINDOWS = Windows(scrape_s=5, rate_s=60, interval_s=5, down_hold_s=120)
 PLACE = {"namespace": "n", "fleet": "f", "role": "colocated", "pod": "p-1"}

@@ -10,10 +10,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.estimate import changes
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import Bin
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.estimate import changes
+from argosy_law.goals import Goals
+from argosy_law.observe import Bin
+from argosy_law.state import ScalingState
 from tests.scaling import known
 
 QUIET_BINS = 40

@@ -6,27 +6,27 @@ from statistics import NormalDist
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.goals import RoleGoal
-from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.size import budget, decode
-from argosy_operator.core.scaling.size.colocated import (
+from argosy_law.decision import Rule
+from argosy_law.goals import RoleGoal
+from argosy_law.observe import RoleSupply
+from argosy_law.size import budget, decode
+from argosy_law.size.colocated import (
     ColocatedModel,
     _grouped,
     _met_by_others,
     colocated_model,
     interrupted,
 )
-from argosy_operator.core.scaling.size.decode import DecodeModel
-from argosy_operator.core.scaling.size.joint import Demanded, fewest, reach_of
-from argosy_operator.core.scaling.size.model import Limits, carrying, model_of, smallest
-from argosy_operator.core.scaling.size.prefill import (
+from argosy_law.size.decode import DecodeModel
+from argosy_law.size.joint import Demanded, fewest, reach_of
+from argosy_law.size.model import Limits, carrying, model_of, smallest
+from argosy_law.size.prefill import (
     PrefillModel,
     erlang_b,
     prefill_model,
     share_waiting,
 )
-from argosy_operator.core.scaling.size.sizing import (
+from argosy_law.size.sizing import (
     Counts,
     Horizon,
     Load,
@@ -34,8 +34,8 @@ from argosy_operator.core.scaling.size.sizing import (
     counts,
     size,
 )
-from argosy_operator.core.scaling.size.spread import alike, lognormal
-from argosy_operator.core.scaling.size.work import Replica, Work
+from argosy_law.size.spread import alike, lognormal
+from argosy_law.size.work import Replica, Work
 from tests.scaling import known
 
 STEPS = DecodeModel(0.03, 0.0003, alike(101), held_sequences=inf, limit_s=0.0336)

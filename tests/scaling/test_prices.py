@@ -8,11 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.goals import SLO, Goals, Inputs, Profile, RoleGoal
-from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.prices import (
+from argosy_law.estimate import capacity
+from argosy_law.goals import SLO, Goals, Inputs, Profile, RoleGoal
+from argosy_law.observe import Observations
+from argosy_law.prices import (
     DAY_S,
     ENOUGH_SLOTS,
     FIRST_SLOTS,
@@ -23,9 +22,10 @@ from argosy_operator.core.scaling.prices import (
     costs,
     with_costs,
 )
-from argosy_operator.core.scaling.signals import lengths
-from argosy_operator.core.scaling.size.model import BELOW_REACHABLE, Limits, Model, model_of
-from argosy_operator.core.scaling.state import Lengths, ScalingState
+from argosy_law.signals import lengths
+from argosy_law.size.model import BELOW_REACHABLE, Limits, Model, model_of
+from argosy_law.state import Lengths, ScalingState
+from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling import known
 from tests.scaling.known import LLAMA, START, USUAL
 

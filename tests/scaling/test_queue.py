@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_law.decision import Rule
+from argosy_law.observe import RoleSupply
+from argosy_law.size.decode import DecodeModel
+from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.sizing import Counts, Horizon, Load, backlog, size
+from argosy_law.size.spread import alike
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.size.decode import DecodeModel
-from argosy_operator.core.scaling.size.prefill import PrefillModel
-from argosy_operator.core.scaling.size.sizing import Counts, Horizon, Load, backlog, size
-from argosy_operator.core.scaling.size.spread import alike
 from tests.scaling.known import goals, metrics, play, times
 
 TENTH = PrefillModel(((0.1, 1.0),), mean_s=0.1, variation=1.0, limit_s=1.0)

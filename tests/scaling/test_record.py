@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.goals import SLO
-from argosy_operator.core.scaling.observe import Idle, Observations, RoleSupply, Unknown, Value
-from argosy_operator.core.scaling.text.record import from_json, parse_json, to_json
+from argosy_law.decision import Decision, Rule
+from argosy_law.goals import SLO
+from argosy_law.observe import Idle, Observations, RoleSupply, Unknown, Value
+from argosy_law.text.record import from_json, parse_json, to_json
 from tests.scaling import known
 
 OBSERVED = Observations(

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Rule
+from argosy_law.observe import (
     FleetMetrics,
     Observations,
     RoleMetrics,
     RoleSupply,
     StepDelta,
 )
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, metrics, supply
 

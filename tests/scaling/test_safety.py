@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.observe import (
     Bin,
     FleetMetrics,
     Idle,
@@ -17,7 +17,7 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, supply
 

@@ -5,15 +5,15 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.estimate.demand import (
+from argosy_law.estimate.demand import (
     REMEMBERED_BINS,
     DemandState,
     Forecast,
     score,
 )
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Idle, Signal, Unknown, Value
-from argosy_operator.core.scaling.signals.samples import (
+from argosy_law.goals import Windows
+from argosy_law.observe import Idle, Signal, Unknown, Value
+from argosy_law.signals.samples import (
     ENOUGH_TRANSFERS,
     OUTSTANDING,
     RECEIVED,

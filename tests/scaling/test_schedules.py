@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.goals import Goals, RoleGoal
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Rule
+from argosy_law.goals import Goals, RoleGoal
+from argosy_law.observe import (
     NOT_ASKED,
     FleetMetrics,
     Observations,
     RoleSupply,
 )
-from argosy_operator.core.scaling.pace import schedules
-from argosy_operator.core.scaling.pace.schedules import Bounds, Window
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.pace import schedules
+from argosy_law.pace.schedules import Bounds, Window
+from argosy_law.state import ScalingState
 from tests.scaling import known
 
 BERLIN = "Europe/Berlin"

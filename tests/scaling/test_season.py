@@ -6,25 +6,25 @@ from math import nan, pi, sin
 
 import pytest
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.estimate import season
-from argosy_operator.core.scaling.estimate.demand import (
+from argosy_law.decide import decide
+from argosy_law.estimate import season
+from argosy_law.estimate.demand import (
     Demand,
     DemandState,
     append_bins,
     estimate_demand,
 )
-from argosy_operator.core.scaling.estimate.season import (
+from argosy_law.estimate.season import (
     DAY_S,
     QUARTER_S,
     SeasonState,
     Tried,
 )
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Bin, Observations
-from argosy_operator.core.scaling.signals.learning import sound
-from argosy_operator.core.scaling.state import ScalingState, restarted
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_law.goals import Windows
+from argosy_law.observe import Bin, Observations
+from argosy_law.signals.learning import sound
+from argosy_law.state import ScalingState, restarted
+from argosy_law.text.record import from_json, to_json
 from tests.scaling import known
 
 MIDNIGHT = 20_000 * DAY_S

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from argosy_law.decision import RoleTarget, Rule
+from argosy_law.goals import Goals
+from argosy_law.observe import RoleSupply
+from argosy_law.pace.gates import GATES, Gate
+from argosy_law.pace.shift import Side, Span, shifted
+from argosy_law.state import ScalingState, ShiftState, Want
+from argosy_law.text.kept import Kept, kept_of, resumed, text_of
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import RoleTarget, Rule
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.pace.gates import GATES, Gate
-from argosy_operator.core.scaling.pace.shift import Side, Span, shifted
-from argosy_operator.core.scaling.state import ScalingState, ShiftState, Want
-from argosy_operator.core.scaling.text.kept import Kept, kept_of, resumed, text_of
 from tests.scaling import known
 
 NOW, SPAN = 1000.0, Span(hold_s=300.0, dwell_s=390.0)

@@ -5,8 +5,8 @@ from math import exp, inf, nan
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import (
+from argosy_law.goals import Windows
+from argosy_law.observe import (
     Bin,
     FleetMetrics,
     Idle,
@@ -16,8 +16,8 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.signals import histograms, lengths, validity
-from argosy_operator.core.scaling.signals.samples import (
+from argosy_law.signals import histograms, lengths, validity
+from argosy_law.signals.samples import (
     ENGINE_CACHED,
     ENGINE_PROMPTS,
     KV_CAPACITY,
@@ -36,8 +36,8 @@ from argosy_operator.core.scaling.signals.samples import (
     cumulated,
     increase,
 )
-from argosy_operator.core.scaling.size.spread import BEYOND
-from argosy_operator.core.scaling.state import Lengths
+from argosy_law.size.spread import BEYOND
+from argosy_law.state import Lengths
 from tests.scaling import known
 
 WINDOWS = Windows(scrape_s=10.0, rate_s=40.0, interval_s=20.0, down_hold_s=100.0)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Rule
+from argosy_law.goals import Windows
+from argosy_law.observe import (
     FleetMetrics,
     Idle,
     Observations,
@@ -15,8 +15,8 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.signals.samples import RECEIVED, Round, Series, assemble
+from argosy_law.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, follow, metrics, supply
 

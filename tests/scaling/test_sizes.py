@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.goals import Serving, Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, StepDelta
-from argosy_operator.core.scaling.signals import histograms, lengths, validity
-from argosy_operator.core.scaling.signals.samples import OUTPUTS, PROMPTS, Round, Series, assemble
-from argosy_operator.core.scaling.size import joint
-from argosy_operator.core.scaling.size.decode import decode_model
-from argosy_operator.core.scaling.size.prefill import prefill_model
-from argosy_operator.core.scaling.size.spread import BEYOND, EDGES, mean_of, of_buckets
-from argosy_operator.core.scaling.size.work import Replica, Work
-from argosy_operator.core.scaling.state import Lengths
+from argosy_law.goals import Serving, Windows
+from argosy_law.observe import FleetMetrics, RoleMetrics, StepDelta
+from argosy_law.signals import histograms, lengths, validity
+from argosy_law.signals.samples import OUTPUTS, PROMPTS, Round, Series, assemble
+from argosy_law.size import joint
+from argosy_law.size.decode import decode_model
+from argosy_law.size.prefill import prefill_model
+from argosy_law.size.spread import BEYOND, EDGES, mean_of, of_buckets
+from argosy_law.size.work import Replica, Work
+from argosy_law.state import Lengths
 from argosy_operator.core.steps.goals import goals_of
 from tests.scaling import known
 from tests.support.model import fleet as a_fleet

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleMetrics, StepDelta
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_law.decide import decide
+from argosy_law.decision import Decision, Rule
+from argosy_law.observe import FleetMetrics, Observations, RoleMetrics, StepDelta
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json, to_json
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, metrics, supply
 

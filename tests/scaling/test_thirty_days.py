@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Windows
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Decision
+from argosy_law.estimate import capacity
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, RoleGoal, Windows
+from argosy_law.observe import (
     Bin,
     FleetMetrics,
     Idle,
@@ -29,10 +28,11 @@ from argosy_operator.core.scaling.observe import (
     StepDelta,
     Value,
 )
-from argosy_operator.core.scaling.signals.validity import validated
-from argosy_operator.core.scaling.size.model import Limits, model_of, smallest
-from argosy_operator.core.scaling.size.work import Replica, Work
-from argosy_operator.core.scaling.state import ScalingState
+from argosy_law.signals.validity import validated
+from argosy_law.size.model import Limits, model_of, smallest
+from argosy_law.size.work import Replica, Work
+from argosy_law.state import ScalingState
+from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling.demo import goals as demo_goals
 
 TRUE = PRESETS["llama-70b-h100-tp4"]

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_law.decision import Rule
+from argosy_law.goals import SLO
+from argosy_law.observe import FleetMetrics, Idle
+from argosy_law.state import ScalingState
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.goals import SLO
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle
-from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.known import (
     LLAMA,
     goals,

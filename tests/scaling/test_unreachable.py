@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_law.decision import Decision, Rule
+from argosy_law.goals import SLO, RoleGoal
+from argosy_law.size.colocated import colocated_model
+from argosy_law.size.decode import decode_model
+from argosy_law.size.model import smallest
+from argosy_law.size.prefill import prefill_model
+from argosy_law.size.work import Replica, Work
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.goals import SLO, RoleGoal
-from argosy_operator.core.scaling.size.colocated import colocated_model
-from argosy_operator.core.scaling.size.decode import decode_model
-from argosy_operator.core.scaling.size.model import smallest
-from argosy_operator.core.scaling.size.prefill import prefill_model
-from argosy_operator.core.scaling.size.work import Replica, Work
 from tests.scaling import ramp
 from tests.scaling.closed import Phase
 from tests.scaling.known import LLAMA, goals, metrics, play, target, times

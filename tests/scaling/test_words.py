@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling import explain
-from argosy_operator.core.scaling.decision import (
+from argosy_law import explain
+from argosy_law.decision import (
     Decision,
     Lack,
     RoleTarget,
@@ -14,15 +14,15 @@ from argosy_operator.core.scaling.decision import (
     lacks_metrics,
     why_bounded,
 )
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.estimate.cold_start import (
+from argosy_law.estimate import capacity
+from argosy_law.estimate.cold_start import (
     cold_start_s,
     forecast_horizon_s,
     removal_hold_s,
 )
-from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.goals import Inputs, Profile, RoleGoal, Windows
-from argosy_operator.core.scaling.observe import (
+from argosy_law.estimate.demand import Demand
+from argosy_law.goals import Inputs, Profile, RoleGoal, Windows
+from argosy_law.observe import (
     NOT_ASKED,
     FleetMetrics,
     Observations,
@@ -33,11 +33,11 @@ from argosy_operator.core.scaling.observe import (
     plausible,
     unknown_metrics,
 )
-from argosy_operator.core.scaling.size.decode import DecodeModel
-from argosy_operator.core.scaling.size.prefill import PrefillModel
-from argosy_operator.core.scaling.size.sizing import Size
-from argosy_operator.core.scaling.size.spread import alike
-from argosy_operator.core.scaling.state import Lengths, RoleState, ScalingState, idle
+from argosy_law.size.decode import DecodeModel
+from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.sizing import Size
+from argosy_law.size.spread import alike
+from argosy_law.state import Lengths, RoleState, ScalingState, idle
 from tests.scaling import known
 
 NOW = known.START

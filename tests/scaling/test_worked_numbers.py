@@ -5,23 +5,23 @@ from math import ceil, exp, log, sqrt
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.estimate import capacity, demand
-from argosy_operator.core.scaling.estimate.cold_start import cold_start_s
-from argosy_operator.core.scaling.estimate.demand import DemandState
-from argosy_operator.core.scaling.goals import StepLimits, Windows
-from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.pace import holds
-from argosy_operator.core.scaling.signals import learning
-from argosy_operator.core.scaling.signals.samples import ENOUGH_TRANSFERS
-from argosy_operator.core.scaling.size import decode
-from argosy_operator.core.scaling.size.decode import (
+from argosy_law.decision import Rule
+from argosy_law.estimate import capacity, demand
+from argosy_law.estimate.cold_start import cold_start_s
+from argosy_law.estimate.demand import DemandState
+from argosy_law.goals import StepLimits, Windows
+from argosy_law.observe import RoleSupply
+from argosy_law.pace import holds
+from argosy_law.signals import learning
+from argosy_law.signals.samples import ENOUGH_TRANSFERS
+from argosy_law.size import decode
+from argosy_law.size.decode import (
     HELD_ABOVE_MEAN,
     decode_model,
 )
-from argosy_operator.core.scaling.size.sizing import HYSTERESIS
-from argosy_operator.core.scaling.size.work import Replica, Work
-from argosy_operator.core.scaling.state import HoldState, RoleState, Want
+from argosy_law.size.sizing import HYSTERESIS
+from argosy_law.size.work import Replica, Work
+from argosy_law.state import HoldState, RoleState, Want
 from tests.scaling.known import USUAL, metrics
 
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.goals import RoleGoal
-from argosy_operator.core.scaling.observe import Front, Observations, RoleSupply, unknown_metrics
-from argosy_operator.core.scaling.pace.zero import UNHEARD_S
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_law.decide import decide
+from argosy_law.decision import Rule
+from argosy_law.goals import RoleGoal
+from argosy_law.observe import Front, Observations, RoleSupply, unknown_metrics
+from argosy_law.pace.zero import UNHEARD_S
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json, to_json
 from tests.scaling.known import POOLS, START, goals, metrics, supply
 
 AFTER_S = 600.0

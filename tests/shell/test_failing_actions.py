@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from argosy_law.observe import unknown_metrics
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.ports.protocols import FleetPods, Measurement

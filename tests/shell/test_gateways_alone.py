@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from argosy_bench.ports import free_ports
-from argosy_operator.core.scaling.observe import unknown_metrics
+from argosy_law.observe import unknown_metrics
 from argosy_operator.core.snapshot.actions import EventReason
 from argosy_operator.ports import gateways as port
 from argosy_operator.ports.gateways import HttpGateways

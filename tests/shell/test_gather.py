@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from argosy_law.observe import Value, unknown_metrics
+from argosy_law.signals.direct import Reading
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
-from argosy_operator.core.scaling.observe import Value, unknown_metrics
-from argosy_operator.core.scaling.signals.direct import Reading
 from argosy_operator.core.snapshot.pods import (
     FailingPair,
     FetchProgress,

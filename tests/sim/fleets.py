@@ -5,12 +5,12 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from argosy_operator.core.scaling.estimate.profiles import Machine
-from argosy_operator.core.scaling.goals import Profile
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
-from argosy_operator.sim.world.pods import DecodePod, PrefillPod
+from argosy_law.estimate.profiles import Machine
+from argosy_law.goals import Profile
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.sim.world.pods import DecodePod, PrefillPod
 
 ROUND = Profile(
     prefill_base_s=0.1,

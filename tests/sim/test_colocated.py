@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Value
-from argosy_operator.core.scaling.signals import samples
-from argosy_operator.core.scaling.signals.samples import assemble
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.colocated import ColocatedWorld
-from argosy_operator.sim.world.machine import Setup
-from argosy_operator.sim.world.pods import ColocatedPod
-from argosy_operator.sim.world.scrape import Scraper
+from argosy_law.goals import Windows
+from argosy_law.observe import Value
+from argosy_law.signals import samples
+from argosy_law.signals.samples import assemble
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.colocated import ColocatedWorld
+from argosy_law.sim.world.machine import Setup
+from argosy_law.sim.world.pods import ColocatedPod
+from argosy_law.sim.world.scrape import Scraper
 from tests.sim.fleets import ROUND, poisson, setup, trace
 
 Batching = Literal["chunked", "prefill-first"]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.sim.world.fleet import PoolName, World
-from argosy_operator.sim.world.pods import DecodePod, PrefillPod
+from argosy_law.sim.world.fleet import PoolName, World
+from argosy_law.sim.world.pods import DecodePod, PrefillPod
 from tests.sim.fleets import MACHINE, ROUND, decode_pod, played, setup, started, trace
 
 ROWS = st.lists(

@@ -6,7 +6,7 @@ Two factors are fitted, to what prefill alone and decode alone do; the rest foll
 import pytest
 
 from argosy_bench.goodput import distserve
-from argosy_operator.sim.replay import Replicas
+from argosy_law.sim.replay import Replicas
 from local.figures import Figures
 
 

@@ -5,8 +5,8 @@ from math import inf, nan
 
 import pytest
 
-from argosy_operator.sim import figures
-from argosy_operator.sim.replay import ROLES, TOGETHER, Run, static
+from argosy_law.sim import figures
+from argosy_law.sim.replay import ROLES, TOGETHER, Run, static
 from tests.sim.fleets import played, setup, started, trace
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_gateway.relay import attempt
-from argosy_operator.sim import cli, figures
-from argosy_operator.sim.world.machine import HELD_SHARE
+from argosy_law.sim import cli, figures
+from argosy_law.sim.world.machine import HELD_SHARE
 from tests.sim.fleets import MACHINE, ROUND, played, setup, started, trace
 from tests.sim.test_simulate import arguments
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_law.goals import Windows
+from argosy_law.sim.replay import Replicas, observe
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import FLIP_S
+from argosy_law.sim.world.pods import DecodePod, PrefillPod
+from argosy_law.sim.world.scrape import Scraper
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.sim.replay import Replicas, observe
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import FLIP_S
-from argosy_operator.sim.world.pods import DecodePod, PrefillPod
-from argosy_operator.sim.world.scrape import Scraper
 from tests.sim.fleets import MACHINE, setup, trace
 from tests.sim.test_conservation import ROWS
 

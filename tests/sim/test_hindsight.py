@@ -4,10 +4,10 @@ from math import inf
 
 import pytest
 
-from argosy_operator.sim import figures
-from argosy_operator.sim.reference import hindsight
-from argosy_operator.sim.reference.hindsight import Tally, _fewest
-from argosy_operator.sim.replay import static
+from argosy_law.sim import figures
+from argosy_law.sim.reference import hindsight
+from argosy_law.sim.reference.hindsight import Tally, _fewest
+from argosy_law.sim.replay import static
 from tests.sim.fleets import played, poisson, setup, started, trace
 
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.sim import cli
-from argosy_operator.sim.inbox import InboxWorld, next_edge
-from argosy_operator.sim.replay import started as begun
-from argosy_operator.sim.world.fleet import PoolName, World
-from argosy_operator.sim.world.machine import Setup
-from argosy_operator.sim.world.pods import DecodePod, PrefillPod
+from argosy_law.sim import cli
+from argosy_law.sim.inbox import InboxWorld, next_edge
+from argosy_law.sim.replay import started as begun
+from argosy_law.sim.world.fleet import PoolName, World
+from argosy_law.sim.world.machine import Setup
+from argosy_law.sim.world.pods import DecodePod, PrefillPod
 from tests.sim.fleets import MACHINE, ROUND, decode_pod, prefill_pod, setup, trace
 from tests.sim.test_conservation import MOVES, ROWS, moved
 from tests.sim.test_simulate import arguments

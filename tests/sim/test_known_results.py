@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
-from argosy_operator.sim import figures
-from argosy_operator.sim.laws import LAWS
-from argosy_operator.sim.replay import Run, replay
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.goals import SLO, Goals, RoleGoal
+from argosy_law.sim import figures
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.replay import Run, replay
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import ColdStart, Replica, Setup
 
 REPLICA = Replica.preset("llama-70b-h100-tp4")
 

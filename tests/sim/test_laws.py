@@ -5,13 +5,13 @@ from copy import deepcopy
 
 import pytest
 
-from argosy_operator.core.scaling.observe import (
+from argosy_law.observe import (
     FleetMetrics,
     Observations,
     Unknown,
 )
-from argosy_operator.core.scaling.text.record import to_json
-from argosy_operator.sim.laws import LAWS
+from argosy_law.sim.laws import LAWS
+from argosy_law.text.record import to_json
 from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS
 from tests.scaling.test_decide import supply

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.routing import estimates
-from argosy_operator.core.scaling.size.spread import EDGES
-from argosy_operator.sim.world.ended import Ended
-from argosy_operator.sim.world.learnt import Margin, Pace, Places
+from argosy_law.sim.world.ended import Ended
+from argosy_law.sim.world.learnt import Margin, Pace, Places
+from argosy_law.size.spread import EDGES
 from tests.sim.fleets import setup, trace
 
 PROMPTS = st.lists(

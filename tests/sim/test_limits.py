@@ -2,10 +2,10 @@
 
 import pytest
 
-from argosy_operator.core.scaling.goals import StepLimits
-from argosy_operator.core.scaling.pace.schedules import Bounds, Window
-from argosy_operator.sim import limits
-from argosy_operator.sim.flags import UsageError
+from argosy_law.goals import StepLimits
+from argosy_law.pace.schedules import Bounds, Window
+from argosy_law.sim import limits
+from argosy_law.sim.flags import UsageError
 
 BOTH, ALONE = limits.roles(None), limits.roles("colocated")
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.sim import cli, figures
-from argosy_operator.sim.laws import LAWS
-from argosy_operator.sim.reference import hindsight
-from argosy_operator.sim.replay import static
-from argosy_operator.sim.world.colocated import ColocatedWorld
+from argosy_law.sim import cli, figures
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.reference import hindsight
+from argosy_law.sim.replay import static
+from argosy_law.sim.world.colocated import ColocatedWorld
 from tests.sim.fleets import poisson, setup, trace
 from tests.sim.test_simulate import TRACE, arguments, refused
 

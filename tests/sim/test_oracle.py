@@ -5,11 +5,11 @@ from random import Random
 
 import pytest
 
-from argosy_operator.sim import figures
-from argosy_operator.sim.reference import hindsight, oracle
-from argosy_operator.sim.reference.oracle import Schedule, Task
-from argosy_operator.sim.replay import static
-from argosy_operator.sim.traces import Trace
+from argosy_law.sim import figures
+from argosy_law.sim.reference import hindsight, oracle
+from argosy_law.sim.reference.oracle import Schedule, Task
+from argosy_law.sim.replay import static
+from argosy_law.sim.traces import Trace
 from tests.sim.fleets import setup, trace
 
 QUIET, BUSY = 1.5, 5.0

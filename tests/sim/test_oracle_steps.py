@@ -5,10 +5,10 @@ A prompt of 100 tokens fills a step of 0.2 s, so one prefill pod answers five pr
 
 import pytest
 
-from argosy_operator.sim import figures
-from argosy_operator.sim.reference import oracle
-from argosy_operator.sim.reference.oracle import Schedule, Task
-from argosy_operator.sim.traces import Trace
+from argosy_law.sim import figures
+from argosy_law.sim.reference import oracle
+from argosy_law.sim.reference.oracle import Schedule, Task
+from argosy_law.sim.traces import Trace
 from tests.sim.fleets import setup, trace
 
 TTFT_S = 0.3

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Profile, RoleGoal
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decision import Decision, RoleTarget, Rule
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Profile, RoleGoal
+from argosy_law.observe import (
     Bin,
     FleetMetrics,
     Idle,
@@ -21,11 +21,11 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.sim.laws import LAWS, dynamo, hpa, keda, law, wva
-from argosy_operator.sim.laws.dynamo import Dynamo, Engine, Kalman, Throughput
-from argosy_operator.sim.laws.hpa import HorizontalPodAutoscaler
-from argosy_operator.sim.laws.keda import Keda
-from argosy_operator.sim.laws.wva import Load, Wva
+from argosy_law.sim.laws import LAWS, dynamo, hpa, keda, law, wva
+from argosy_law.sim.laws.dynamo import Dynamo, Engine, Kalman, Throughput
+from argosy_law.sim.laws.hpa import HorizontalPodAutoscaler
+from argosy_law.sim.laws.keda import Keda
+from argosy_law.sim.laws.wva import Load, Wva
 from tests.scaling.known import goals
 
 START = 1000.0

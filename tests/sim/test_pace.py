@@ -7,13 +7,13 @@ from math import ceil, log
 
 import pytest
 
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
-from argosy_operator.sim import figures, rates
-from argosy_operator.sim.laws import LAWS
-from argosy_operator.sim.replay import Run, replay
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, RoleGoal
+from argosy_law.sim import figures, rates
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.replay import Run, replay
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import ColdStart, Replica, Setup
 
 REPLICA = Replica.preset("llama-70b-h100-tp4")
 COLD_S = 90.0

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from argosy_operator.sim.replay import Run
-from argosy_operator.sim.report import page
-from argosy_operator.sim.report.chart import Chart, Line, time_step
+from argosy_law.sim.replay import Run
+from argosy_law.sim.report import page
+from argosy_law.sim.report.chart import Chart, Line, time_step
 from tests.sim.fleets import setup, started, trace
 
 END, WARMUP = 150.0, 20.0

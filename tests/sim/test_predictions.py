@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Order
-from argosy_operator.core.scaling.size import work as sized
-from argosy_operator.core.scaling.size.colocated import ColocatedModel, colocated_model
-from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
-from argosy_operator.core.scaling.size.prefill import PrefillModel, prefill_model
-from argosy_operator.core.scaling.size.spread import Spread, mean_of
-from argosy_operator.sim import figures
-from argosy_operator.sim.replay import static
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import Replica, Setup
+from argosy_law.goals import Order
+from argosy_law.sim import figures
+from argosy_law.sim.replay import static
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import Replica, Setup
+from argosy_law.size import work as sized
+from argosy_law.size.colocated import ColocatedModel, colocated_model
+from argosy_law.size.decode import DecodeModel, decode_model
+from argosy_law.size.prefill import PrefillModel, prefill_model
+from argosy_law.size.spread import Spread, mean_of
 
 LLAMA = Replica.preset("llama-70b-h100-tp4")
 TTFT_S, TPOT_S = 1.0, 0.06

@@ -13,15 +13,15 @@ from argosy_gateway.routing.line import Waiting
 from argosy_gateway.routing.load import Load
 from argosy_gateway.routing.roster import Group, Route
 from argosy_gateway.routing.strategies import RoutingRequest
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.signals import samples
-from argosy_operator.sim import figures
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import Setup
-from argosy_operator.sim.world.pods import DecodePod, PrefillPod
-from argosy_operator.sim.world.queue import LATE_EVERY, Prefiller, Queue
-from argosy_operator.sim.world.scrape import Scraper
+from argosy_law.goals import Windows
+from argosy_law.signals import samples
+from argosy_law.sim import figures
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import Setup
+from argosy_law.sim.world.pods import DecodePod, PrefillPod
+from argosy_law.sim.world.queue import LATE_EVERY, Prefiller, Queue
+from argosy_law.sim.world.scrape import Scraper
 from tests.sim.fleets import played, poisson, setup, started, trace
 
 ROWS = st.lists(

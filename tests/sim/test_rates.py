@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from argosy_operator.sim.rates import drawn, read
-from argosy_operator.sim.traces import TraceError
+from argosy_law.sim.rates import drawn, read
+from argosy_law.sim.traces import TraceError
 from tests.sim.fleets import trace
 
 LENGTHS = trace([(0.0, 100, 1), (1.0, 200, 2), (2.0, 300, 3)])

@@ -6,10 +6,10 @@ from typing import Literal
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.signals import samples
-from argosy_operator.sim import figures
-from argosy_operator.sim.world.scrape import Scraper
+from argosy_law.goals import Windows
+from argosy_law.signals import samples
+from argosy_law.sim import figures
+from argosy_law.sim.world.scrape import Scraper
 from tests.sim.fleets import played, poisson, setup, started, trace
 
 

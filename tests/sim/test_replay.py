@@ -5,18 +5,18 @@ from math import isnan
 
 import pytest
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
-from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.sim.figures import attainment
-from argosy_operator.sim.laws import LAWS, law
-from argosy_operator.sim.replay import EPOCH, observe, replay, static
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import Asks, ColdStart, Replica, Setup
-from argosy_operator.sim.world.scrape import Scraper
+from argosy_law.decide import decide
+from argosy_law.decision import Decision
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, RoleGoal
+from argosy_law.observe import Observations
+from argosy_law.sim.figures import attainment
+from argosy_law.sim.laws import LAWS, law
+from argosy_law.sim.replay import EPOCH, observe, replay, static
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import Asks, ColdStart, Replica, Setup
+from argosy_law.sim.world.scrape import Scraper
+from argosy_law.state import ScalingState
 from tests.sim.fleets import poisson, setup, started, trace
 
 REPLICA = Replica.preset("llama-70b-h100-tp4")

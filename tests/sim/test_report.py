@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.sim import cli
-from argosy_operator.sim.replay import Run, static
-from argosy_operator.sim.report import series
-from argosy_operator.sim.report.chart import Chart, Line, ceiling, time_step
+from argosy_law.sim import cli
+from argosy_law.sim.replay import Run, static
+from argosy_law.sim.report import series
+from argosy_law.sim.report.chart import Chart, Line, ceiling, time_step
 from tests.sim.fleets import setup, started, trace
 from tests.sim.test_simulate import arguments
 

@@ -6,15 +6,15 @@ from typing import Literal
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Value
-from argosy_operator.core.scaling.signals import samples
-from argosy_operator.core.scaling.signals.samples import assemble
+from argosy_law.goals import Windows
+from argosy_law.observe import Value
+from argosy_law.signals import samples
+from argosy_law.signals.samples import assemble
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import Asks
+from argosy_law.sim.world.pods import PrefillPod
+from argosy_law.sim.world.scrape import Scraper
 from argosy_operator.ports.prometheus import queries
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import Asks
-from argosy_operator.sim.world.pods import PrefillPod
-from argosy_operator.sim.world.scrape import Scraper
 from tests.sim.fleets import MACHINE, poisson, setup, started
 
 WINDOWS = Windows()

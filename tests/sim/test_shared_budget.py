@@ -10,21 +10,21 @@ from random import Random
 
 import pytest
 
+from argosy_law.decide import decide
+from argosy_law.decision import Decision
+from argosy_law.estimate.cold_start import removal_hold_s
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, RoleGoal, Serving, Windows
+from argosy_law.observe import Observations
+from argosy_law.sim.figures import verdicts
+from argosy_law.sim.replay import EPOCH, ROLES, observe, started
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.sim.world.scrape import Scraper
+from argosy_law.state import ScalingState
 from argosy_operator.core.budgets import Bid, Budgets, Fleet
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.estimate.cold_start import removal_hold_s
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving, Windows
-from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.shell.boards.budgets import BudgetBoard
-from argosy_operator.sim.figures import verdicts
-from argosy_operator.sim.replay import EPOCH, ROLES, observe, started
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
-from argosy_operator.sim.world.scrape import Scraper
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.sim import cli, traces
-from argosy_operator.sim.flags import FIGURES, FLAGS
-from argosy_operator.sim.reference import hindsight
+from argosy_law.decision import Rule
+from argosy_law.sim import cli, traces
+from argosy_law.sim.flags import FIGURES, FLAGS
+from argosy_law.sim.reference import hindsight
 
 TRACE = Path(__file__).with_name("ramp.csv")
 ARGOSY = Path(sys.executable).with_name("argosy")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.sim.world.machine import Replica, steps_s, steps_until, steps_within
+from argosy_law.sim.world.machine import Replica, steps_s, steps_until, steps_within
 
 FIRST = st.floats(1e-4, 1.0)
 GROWTH = st.one_of(st.just(0.0), st.floats(1e-9, 1e-2))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.sim.traces import LARGEST_DELAY_S, Trace, TraceError, read, scaled
+from argosy_law.sim.traces import LARGEST_DELAY_S, Trace, TraceError, read, scaled
 from tests.sim.fleets import trace
 
 HEADER = "arrival_s,prompt_tokens,output_tokens"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving
-from argosy_operator.core.scaling.pace.schedules import Bounds, Window
-from argosy_operator.sim import cli, figures
-from argosy_operator.sim.laws import LAWS
-from argosy_operator.sim.replay import ROLES, TOGETHER, Run, replay
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import Setup
-from argosy_operator.sim.world.supply import PoolName
+from argosy_law.goals import SLO, Goals, RoleGoal, Serving
+from argosy_law.pace.schedules import Bounds, Window
+from argosy_law.sim import cli, figures
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.replay import ROLES, TOGETHER, Run, replay
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import Setup
+from argosy_law.sim.world.supply import PoolName
 from tests.sim.fleets import setup, started, trace
 from tests.sim.test_simulate import arguments, refused
 
@@ -168,7 +168,6 @@ def test_the_flag_gives_back_what_a_quiet_time_costs(tmp_path: Path) -> None:
     [
         ({"scale_to_zero": "10"}, "--scale-to-zero 10: "),
         ({"scale_to_zero": "10m,x"}, "--scale-to-zero 10m,x: "),
-        ({"scale_to_zero": "1s"}, "--scale-to-zero 1s: "),
         ({"scale_to_zero": "10m,59s"}, "less than a cold start of 60 s; write a longer wait, such "
          "as 10m,120s"),
         ({"scale_to_zero": "10m", "policy": "hpa"}, "write --policy goodput and --order deadline"),

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
+from argosy_law.observe import FleetMetrics, unknown_metrics
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import Condition
 from argosy_operator.core.plan import Plan, conclude, plan
-from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import (
     Action,

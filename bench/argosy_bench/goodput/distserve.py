@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
-from argosy_operator.sim.replay import Replicas, static
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import Replica, Setup
+from argosy_law.sim.replay import Replicas, static
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import Replica, Setup
 from local.figures import Figure, Figures, Target
 
 TTFT_S, TPOT_S, SHARE = 0.4, 0.04, 0.9

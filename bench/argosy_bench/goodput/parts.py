@@ -23,11 +23,11 @@ from random import Random
 from rich.console import Console
 
 from argosy_bench.goodput import distserve
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.sim.figures import attainment
-from argosy_operator.sim.replay import Replicas, static
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import Replica, Setup
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.sim.figures import attainment
+from argosy_law.sim.replay import Replicas, static
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import Replica, Setup
 from local.figures import Figure, Figures, Target
 
 PROFILE, GOAL, LONGEST = "opt-13b-a100", 0.9, 2048

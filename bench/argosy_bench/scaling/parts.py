@@ -24,10 +24,10 @@ from argosy_bench.scaling.cluster import beside
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import Recording, chosen
-from argosy_operator.sim.laws import LAWS
-from argosy_operator.sim.replay import Replicas, static
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import Replica, Setup
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.replay import Replicas, static
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import Replica, Setup
 from local.figures import Figure, Figures
 
 SPEED = (Figure("simulated_requests_per_s", "1/s", digits=0),)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import Recording
-from argosy_operator.sim import cli
+from argosy_law.sim import cli
 
 PROFILE, COLD_S = "llama-70b-h100-tp4", 90
 _SIMULATOR = ("world/**/*.py", "reference/hindsight.py", "traces.py", "rates.py")

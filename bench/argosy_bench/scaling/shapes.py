@@ -10,14 +10,14 @@ from math import ceil, cos, exp, log, pi
 from statistics import median
 from typing import Any
 
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving
-from argosy_operator.sim import rates
-from argosy_operator.sim.figures import attainment, gpu_hours, verdicts
-from argosy_operator.sim.laws.law import Law
-from argosy_operator.sim.replay import Replicas, Run, replay
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, RoleGoal, Serving
+from argosy_law.sim import rates
+from argosy_law.sim.figures import attainment, gpu_hours, verdicts
+from argosy_law.sim.laws.law import Law
+from argosy_law.sim.replay import Replicas, Run, replay
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.machine import ColdStart, Replica, Setup
 from local.figures import Figure, Figures, Target
 
 PROFILE, COLD_S, GOAL = "llama-70b-h100-tp4", 90.0, 0.9

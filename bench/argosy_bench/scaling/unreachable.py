@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
-from argosy_operator.core.scaling.observe import Observations, RoleSupply
-from argosy_operator.core.scaling.signals.samples import assemble
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.colocated import ColocatedWorld
-from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
-from argosy_operator.sim.world.scrape import Scraper
+from argosy_law.decide import decide
+from argosy_law.goals import SLO, Goals, RoleGoal
+from argosy_law.observe import Observations, RoleSupply
+from argosy_law.signals.samples import assemble
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.colocated import ColocatedWorld
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.sim.world.scrape import Scraper
+from argosy_law.state import ScalingState
 from local.figures import Figure, Figures, Target
 
 FIGURES = (

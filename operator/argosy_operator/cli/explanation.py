@@ -7,9 +7,9 @@ Pure; `kubectl/explain.py` fetches the object and prints the text.
 import json
 from math import prod
 
+from argosy_law.decision import MEANING, Rule
+from argosy_law.slo.misses import in_words
 from argosy_operator.cli.replay import difference
-from argosy_operator.core.scaling.decision import MEANING, Rule
-from argosy_operator.core.slo.misses import in_words
 from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.core.status.numbers import number
 
@@ -63,7 +63,7 @@ LABELS = {
     "batch_limit": "sequences per replica within spec.slo.tpot.target",
     "step_base_s": "time of a decode step, smallest batch",
 }
-"""What the numbers of a decision are (core/scaling/explain.py); the role's name comes before some.
+"""What the numbers of a decision are (argosy_law/explain.py); the role's name comes before some.
 """
 
 

@@ -7,12 +7,12 @@ patch the status subresource can edit. Pure.
 from collections.abc import Mapping
 from typing import Any
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json, to_json
+from argosy_law.decide import decide
+from argosy_law.decision import Decision
+from argosy_law.goals import Goals
+from argosy_law.observe import Observations
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json, to_json
 
 
 def replayed(record: Mapping[str, Any]) -> Decision:

@@ -3,7 +3,7 @@
 Each step takes the snapshot and the draft of the steps before it. It adds actions and events, and
 reports a reason and a message (`Draft.step`). No step carries anything out. Steps look only at what
 exists now, so the operator may die between any two actions: the next plan continues from what it
-finds. Read next: `core/scaling/decide.py`, then `shell/loop.py`.
+finds. Read next: `argosy_law/decide.py`, then `shell/loop.py`.
 """
 
 from dataclasses import dataclass, replace

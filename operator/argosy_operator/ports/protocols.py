@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from argosy_law.observe import FleetMetrics
+from argosy_law.signals.direct import Reading
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.scaling.signals.direct import Reading
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.names import FIELD_MANAGER
 from argosy_operator.core.snapshot.objects import FleetKey, Object

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
+from argosy_law.observe import FleetMetrics
+from argosy_law.signals import alone
+from argosy_law.signals.alone import Heard
+from argosy_law.signals.validity import why_unavailable
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
-from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.scaling.signals import alone
-from argosy_operator.core.scaling.signals.alone import Heard
-from argosy_operator.core.scaling.signals.validity import why_unavailable
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import (
     ChildKey,

@@ -7,6 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from argosy_law.decide import decide
+from argosy_law.decision import RoleTarget, Rule
+from argosy_law.text.record import to_json
 from argosy_operator.cli.kubectl.thresholds import (
     FURTHEST,
     STEP,
@@ -17,9 +20,6 @@ from argosy_operator.cli.kubectl.thresholds import (
     sentences,
     thresholds,
 )
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import RoleTarget, Rule
-from argosy_operator.core.scaling.text.record import to_json
 from tests.scaling import demo
 
 RUN = demo.ramp(7)

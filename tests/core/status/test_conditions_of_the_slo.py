@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Decision, Lack, RoleTarget, Rule
-from argosy_operator.core.scaling.goals import Whose
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Value, unknown_metrics
-from argosy_operator.core.slo.errors import Errors, Verdicts, taken
+from argosy_law.decision import Decision, Lack, RoleTarget, Rule
+from argosy_law.goals import Whose
+from argosy_law.observe import FleetMetrics, Idle, Signal, Value, unknown_metrics
+from argosy_law.slo.errors import Errors, Verdicts, taken
 from tests.core.status.worlds import GATEWAY, NOW, Row, World, pod, status, told, unready
 
 SLO = {"slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}}

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from argosy_law.decision import Decision, RoleTarget, Rule
 from argosy_operator.api.model import dump
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.status.numbers import autoscaling_status
 from argosy_operator.core.steps.draft import Draft

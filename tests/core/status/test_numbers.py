@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value
+from argosy_law.observe import FleetMetrics, Idle, Value
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.status.numbers import (
     damped,

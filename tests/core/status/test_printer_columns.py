@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from argosy_law.observe import FleetMetrics, Idle, Value, unknown_metrics
 from argosy_operator.api.model import dump
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
 from argosy_operator.core.status.numbers import role_status
 from tests.core.status.worlds import (
     BUDGET,

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from argosy_law.decision import Decision
+from argosy_law.observe import FleetMetrics
+from argosy_law.slo.errors import Errors
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.plan import Plan, conclude, plan
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.slo.errors import Errors
 from argosy_operator.core.snapshot.actions import Apply, Create, ErrorKind, Outcome, target
 from argosy_operator.core.snapshot.names import FIELD_MANAGER, FRONT_ROLES, SETTINGS_KEY
 from argosy_operator.core.snapshot.objects import child_key

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from argosy_law.prices import DAY_S
 from argosy_operator.api.v1alpha1 import Role
-from argosy_operator.core.scaling.prices import DAY_S
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.steps.gpu_types import Noted, as_chosen, noted
 from tests.support.model import fleet

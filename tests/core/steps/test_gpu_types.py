@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from argosy_law.prices import DAY_S, SLOT_S, Prices, with_costs
 from argosy_operator.api.model import dump
 from argosy_operator.cli.explanation import explanation
 from argosy_operator.core.plan import plan
-from argosy_operator.core.scaling.prices import DAY_S, SLOT_S, Prices, with_costs
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import AnnotateRole, EventReason
 from argosy_operator.core.snapshot.objects import rfc3339

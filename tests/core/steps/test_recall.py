@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_law.observe import FleetMetrics, Idle
+from argosy_law.slo.errors import Verdicts
+from argosy_law.state import ScalingState
+from argosy_law.text.kept import kept_of
 from argosy_operator.core.plan import Plan, conclude, plan
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.kept import kept_of
-from argosy_operator.core.slo.errors import Verdicts
 from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.core.snapshot.snapshot import LoopMemory

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_law.observe import FleetMetrics, Idle
+from argosy_law.state import ScalingState
+from argosy_law.text.kept import VERSION, Kept, text_of
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.plan import CHAIN, conclude, plan
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.kept import VERSION, Kept, text_of
 from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.snapshot.pods import FailingPair, GatewayLoad, Handovers, SettingsRead
 from argosy_operator.core.snapshot.snapshot import Snapshot

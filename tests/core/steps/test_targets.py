@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
+from argosy_law.observe import RoleSupply
 from argosy_operator.core.plan import Plan, plan
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
-from argosy_operator.core.scaling.observe import RoleSupply
 from argosy_operator.core.snapshot.actions import AnnotatePod, Create, Scale
 from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import LoopMemory

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.observe import Front
+from argosy_law.observe import Front
 from argosy_operator.core.snapshot.actions import Scale
 from argosy_operator.core.snapshot.pods import GatewayLoad, Pod, front_of, gateways_to_ask, unheard
 from argosy_operator.core.snapshot.snapshot import LoopMemory

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.size.model import smallest
+from argosy_law.estimate.profiles import PRESETS
+from argosy_law.size.model import smallest
 from argosy_operator.core.steps.goals import goals_of
 from argosy_operator.core.warnings.carried import _models, carried
 from tests.support.model import fleet

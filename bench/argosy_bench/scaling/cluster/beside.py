@@ -21,8 +21,8 @@ from typing import Any
 from argosy_bench.scaling.cluster import load
 from argosy_bench.scaling.cluster.compare import FIGURES, Asked, Recorded, put
 from argosy_bench.scaling.cluster.fleet import NAME, Reading, Watch, manifest, phase_s, running
-from argosy_operator.sim import traces
-from argosy_operator.sim.traces import Trace
+from argosy_law.sim import traces
+from argosy_law.sim.traces import Trace
 from local.demo.traffic.score import Limits
 from local.demo.traffic.watch import Records
 from local.figures import Figures

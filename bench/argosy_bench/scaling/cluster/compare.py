@@ -11,8 +11,8 @@ from math import isnan
 from pathlib import Path
 
 from argosy_bench.scaling.cluster.fleet import GPUS, PROFILE, Reading, gpu_seconds
-from argosy_operator.sim import cli
-from argosy_operator.sim.replay import Run
+from argosy_law.sim import cli
+from argosy_law.sim.replay import Run
 from local.demo.traffic.score import Limits, Seen, longest_gap_s, met
 from local.figures import Figure, Figures, Target
 

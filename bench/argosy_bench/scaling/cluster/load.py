@@ -8,8 +8,8 @@ from math import cos, pi
 from pathlib import Path
 from random import Random
 
-from argosy_operator.sim import traces
-from argosy_operator.sim.traces import Trace
+from argosy_law.sim import traces
+from argosy_law.sim.traces import Trace
 
 LONGEST = 8_000
 """Tokens of a prompt and its answer together; the simulated engines take 8192."""

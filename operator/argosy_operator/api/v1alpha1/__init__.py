@@ -15,6 +15,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
+from argosy_law.observe import Mode, RoleName
 from argosy_operator.api import cel
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import DURATION_PATTERN, FLEET_NAME, Duration, PositiveDurationText
@@ -25,7 +26,7 @@ from argosy_operator.api.v1alpha1.engine import TYPE_RULES, Engine, Model
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
 from argosy_operator.api.v1alpha1.metrics import Metrics
 from argosy_operator.api.v1alpha1.pods.section import PodSection
-from argosy_operator.api.v1alpha1.roles import ROLES_OF, Mode, Role, RoleName, Roles
+from argosy_operator.api.v1alpha1.roles import ROLES_OF, Role, Roles
 from argosy_operator.api.v1alpha1.routing import Drain, Routing, Security
 from argosy_operator.api.v1alpha1.serving_role import ServingRole, ServingRoleSpec
 from argosy_operator.api.v1alpha1.slo import Slo

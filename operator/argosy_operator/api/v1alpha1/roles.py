@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from argosy_law.observe import Mode, RoleName
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import (
     CostText,
@@ -16,8 +17,6 @@ from argosy_operator.api.fields import (
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
 
-Mode = Literal["colocated", "disaggregated"]
-RoleName = Literal["prefill", "decode", "colocated"]
 ROLES_OF: dict[Mode, tuple[RoleName, ...]] = {
     "colocated": ("colocated",),
     "disaggregated": ("prefill", "decode"),

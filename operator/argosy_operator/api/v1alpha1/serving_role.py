@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from argosy_law.observe import RoleName
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import FleetName
 from argosy_operator.api.model import ApiModel, Metadata
-from argosy_operator.api.v1alpha1.roles import RoleName
 from argosy_operator.api.v1alpha1.status import ServingRoleStatus
 
 

@@ -1,6 +1,6 @@
 """What would change a fleet's number of replicas: the next rates at which the law answers another.
 
-The law itself is asked (`core.scaling.decide`), with the record of the last decision and other
+The law itself is asked (`argosy_law.decide`), with the record of the last decision and other
 rates of arrival. Pure.
 """
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import Bin, Observations, Signal, Value
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json
+from argosy_law.decide import decide
+from argosy_law.decision import Decision, RoleTarget, Rule
+from argosy_law.goals import Goals
+from argosy_law.observe import Bin, Observations, Signal, Value
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json
 
 STEP = 1.25
 """Factor between two rates that are tried until the answer changes."""

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 
-from argosy_operator.core.scaling.observe import Front
-from argosy_operator.core.scaling.signals.direct import Reading
+from argosy_law.observe import Front
+from argosy_law.signals.direct import Reading
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, quantity, seconds
 

@@ -9,14 +9,14 @@ ServingRoles, annotations of pods, status). What the scaling law has learnt is k
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from argosy_law.decision import Decision
+from argosy_law.observe import FleetMetrics
+from argosy_law.prices import Prices
+from argosy_law.signals.alone import Heard
+from argosy_law.slo.errors import Errors
+from argosy_law.state import ScalingState
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.budgets import Cap
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.scaling.prices import Prices
-from argosy_operator.core.scaling.signals.alone import Heard
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.slo.errors import Errors
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import ChildKey, Object, is_owned

@@ -7,11 +7,11 @@ more than a step (numbers.py), so a quiet fleet writes nothing.
 from collections.abc import Mapping
 from typing import Any
 
+from argosy_law.decision import not_judged
 from argosy_operator.api.conditions import ConditionType, upsert
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStatus
-from argosy_operator.core.scaling.decision import not_judged
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Outcome
 from argosy_operator.core.snapshot.objects import Object, rfc3339

@@ -6,13 +6,13 @@ facts come from the metrics themselves, which only the round of a decision has; 
 read them back from the MetricsAvailable condition.
 """
 
+from argosy_law.decision import Decision, Rule, lacks_metrics
+from argosy_law.explain import alone_sentence, relearning_sentence
+from argosy_law.goals import Whose
+from argosy_law.observe import Idle
+from argosy_law.signals.validity import why_unavailable
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
-from argosy_operator.core.scaling.decision import Decision, Rule, lacks_metrics
-from argosy_operator.core.scaling.explain import alone_sentence, relearning_sentence
-from argosy_operator.core.scaling.goals import Whose
-from argosy_operator.core.scaling.observe import Idle
-from argosy_operator.core.scaling.signals.validity import why_unavailable
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.table import METRICS_PROBLEMS, Fact

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from argosy_law.decision import Decision
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Outcome
 from argosy_operator.core.snapshot.snapshot import Failure, Snapshot

@@ -7,13 +7,13 @@ step. A fleet whose attainment varies by a thousandth writes nothing.
 from dataclasses import dataclass
 from typing import Any
 
+from argosy_law.decision import Decision
+from argosy_law.observe import FleetMetrics, Signal, Value
+from argosy_law.signals.learning import SCORED_ENOUGH
+from argosy_law.slo.errors import Spent, spent
+from argosy_law.slo.misses import LEAST
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
-from argosy_operator.core.scaling.signals.learning import SCORED_ENOUGH
-from argosy_operator.core.slo.errors import Spent, spent
-from argosy_operator.core.slo.misses import LEAST
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, is_seen, replicas_of, rfc3339
 from argosy_operator.core.snapshot.ownership import APPLIED, signed

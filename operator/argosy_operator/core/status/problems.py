@@ -8,9 +8,9 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from argosy_law.text.record import parse_json
 from argosy_operator.api.conditions.reasons import POOLS_MANIFEST, Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.scaling.text.record import parse_json
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind, Outcome, target
 from argosy_operator.core.snapshot.objects import rfc3339, seconds

@@ -6,11 +6,11 @@ A reason that is not here has a general message, `Reason.meaning`.
 from collections.abc import Sequence
 from typing import Any
 
+from argosy_law.decision import lacks_metrics
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import OperatorStatus, OtherOperator
-from argosy_operator.core.scaling.decision import lacks_metrics
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.pods import FetchProgress

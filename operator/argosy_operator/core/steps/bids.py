@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from argosy_law.decision import lacks_metrics
+from argosy_law.estimate.cold_start import removal_hold_s
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.budgets import Bid
-from argosy_operator.core.scaling.decision import lacks_metrics
-from argosy_operator.core.scaling.estimate.cold_start import removal_hold_s
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import replicas_of
 from argosy_operator.core.snapshot.snapshot import Snapshot

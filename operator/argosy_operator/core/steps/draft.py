@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from argosy_law.decision import Decision
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.snapshot.actions import Action, Event
 from argosy_operator.core.snapshot.objects import ChildKey
 from argosy_operator.core.snapshot.pods import Pod

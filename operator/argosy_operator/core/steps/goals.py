@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
-from argosy_operator.api.v1alpha1.roles import GpuType
-from argosy_operator.core.scaling.estimate.capacity import MOST_AUTO_TOKENS
-from argosy_operator.core.scaling.estimate.profiles import prior_of
-from argosy_operator.core.scaling.goals import (
+from argosy_law.estimate.capacity import MOST_AUTO_TOKENS
+from argosy_law.estimate.profiles import prior_of
+from argosy_law.goals import (
     SLO,
     Goals,
     Profile,
@@ -15,8 +13,10 @@ from argosy_operator.core.scaling.goals import (
     StepLimits,
     Windows,
 )
-from argosy_operator.core.scaling.pace.schedules import Bounds, Window
-from argosy_operator.core.scaling.prices import Offer, Offers
+from argosy_law.pace.schedules import Bounds, Window
+from argosy_law.prices import Offer, Offers
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
+from argosy_operator.api.v1alpha1.roles import GpuType
 
 STEP_TOKENS, SEQUENCES = 2048, 256
 """The engine's defaults of `engine.maxNumBatchedTokens`, but on a CPU, and `engine.maxNumSeqs`."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from argosy_law.prices import DAY_S, Types, cheapest
 from argosy_operator.api.fields import Cost
 from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeployment
-from argosy_operator.core.scaling.prices import DAY_S, Types, cheapest
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import AnnotateRole, Event, EventReason, key_of
 from argosy_operator.core.snapshot.objects import ChildKey, Object, rfc3339, seconds

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from argosy_law.text.record import parse_json
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import ModelStatus
-from argosy_operator.core.scaling.text.record import parse_json
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Create, Delete
 from argosy_operator.core.snapshot.objects import ChildKey, Object

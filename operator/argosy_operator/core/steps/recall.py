@@ -7,9 +7,9 @@ about once in half a hold while requests come. designs/0019-restart.md has the r
 from collections.abc import Iterable
 from dataclasses import replace
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.signals.validity import why_unavailable
-from argosy_operator.core.scaling.text.kept import (
+from argosy_law.goals import Windows
+from argosy_law.signals.validity import why_unavailable
+from argosy_law.text.kept import (
     VERSION,
     Kept,
     UnusableError,

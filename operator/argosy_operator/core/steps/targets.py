@@ -6,22 +6,22 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.goals import Goals, Inputs
-from argosy_operator.core.scaling.observe import (
+from argosy_law.decide import decide
+from argosy_law.decision import Decision, RoleTarget, Rule
+from argosy_law.goals import Goals, Inputs
+from argosy_law.observe import (
     NOT_ASKED,
     FleetMetrics,
     Front,
     Observations,
     RoleSupply,
 )
-from argosy_operator.core.scaling.pace import schedules
-from argosy_operator.core.scaling.prices import EVERY_S, costs, with_costs
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import to_json
-from argosy_operator.core.slo.errors import taken
+from argosy_law.pace import schedules
+from argosy_law.prices import EVERY_S, costs, with_costs
+from argosy_law.slo.errors import taken
+from argosy_law.state import ScalingState
+from argosy_law.text.record import to_json
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Event, EventReason, Scale, key_of
 from argosy_operator.core.snapshot.objects import Object, replicas_of

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Any, Literal
 
+from argosy_law.estimate.profiles import prior_of
+from argosy_law.goals import Profile
+from argosy_law.state import ScalingState
+from argosy_law.text.record import from_json
 from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeploymentSpec
-from argosy_operator.core.scaling.estimate.profiles import prior_of
-from argosy_operator.core.scaling.goals import Profile
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.core.scaling.text.record import from_json
 from argosy_operator.core.steps.goals import profile_of
 
 Limit = Literal["ttft", "tpot"]

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from argosy_law.estimate.profiles import PRESETS, SCHEME, prior_of
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment, ServingDeploymentSpec
-from argosy_operator.core.scaling.estimate.profiles import PRESETS, SCHEME, prior_of
 from argosy_operator.core.warnings.floors import floors
 from argosy_operator.core.warnings.resources import above_limits
 from argosy_operator.core.warnings.warning import FleetWarning, Place

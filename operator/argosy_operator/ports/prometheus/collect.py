@@ -1,6 +1,6 @@
 """One round: four queries for many fleets, split by fleet, and a fleet's share as `FleetMetrics`.
 
-Raw samples are fetched (`metric[window]` at an explicit time); `core/scaling/signals/samples.py`
+Raw samples are fetched (`metric[window]` at an explicit time); `argosy_law/signals/samples.py`
 does the arithmetic in exact counts and says why. Only the quantiles that people read in status are
 computed by Prometheus. Called by `metrics.py`, in threads.
 
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_operator.core.scaling.signals import direct, others, samples
+from argosy_law.goals import Windows
+from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
+from argosy_law.signals import direct, others, samples
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.ports.prometheus import queries
 from argosy_operator.ports.prometheus.queries import Spans

@@ -12,8 +12,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from argosy_law.observe import unknown_metrics
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.steps.goals import goals_of
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist, without_user

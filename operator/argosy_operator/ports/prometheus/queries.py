@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
-from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.signals import others, samples
+from argosy_law.goals import Windows
+from argosy_law.signals import others, samples
 from argosy_operator.core.snapshot.objects import FleetKey
 
 QUANTILE = 0.9

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from argosy_law.signals import samples
 from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
-from argosy_operator.core.scaling.signals import samples
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.revision import whole_seconds
 from argosy_operator.render import peers

@@ -163,7 +163,7 @@ class EngineKind(Protocol):
     @property
     def series(self) -> Mapping[str, str]:
         """The engine's own metric names by the names that the scaling law reads
-        (core/scaling/signals/samples.py). What is absent is unknown to the law, which then removes
+        (argosy_law/signals/samples.py). What is absent is unknown to the law, which then removes
         no replica of the role."""
 
     @property

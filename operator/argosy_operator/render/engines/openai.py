@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from argosy_law.signals.others import SGLANG_SERIES, VLLM_SERIES
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, EngineType
-from argosy_operator.core.scaling.signals.others import SGLANG_SERIES, VLLM_SERIES
 from argosy_operator.core.snapshot import names
 from argosy_operator.render.common import command_line
 from argosy_operator.render.engines.kind import EnginePod, HttpEndpoint

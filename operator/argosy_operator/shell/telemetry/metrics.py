@@ -6,8 +6,8 @@ from contextlib import contextmanager, suppress
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.slo.errors import WINDOWS, Spent
+from argosy_law.decision import Rule
+from argosy_law.slo.errors import WINDOWS, Spent
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.steps.draft import Draft
 

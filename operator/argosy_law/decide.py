@@ -1,0 +1,283 @@
+"""decide(): from one round of observations to the wanted replicas of every role, with reasons.
+
+The chain: is the fleet at zero? → are the metrics valid? → demand (requests per second ahead) →
+what a replica can do → size of each role → holds and steps → min and max → GPU budget.
+Observations come from `ports.prometheus` and the snapshot. The decision goes to `core.plan` and, as
+a record, to status, Event and log. The operator, the simulator and the tests call this function.
+"""
+
+from dataclasses import dataclass, replace
+
+from argosy_law import explain
+from argosy_law.decision import Decision, RoleTarget, Rule, bounded, why_bounded
+from argosy_law.estimate import capacity, season
+from argosy_law.estimate.cold_start import (
+    cold_start_s,
+    forecast_horizon_s,
+    removal_hold_s,
+)
+from argosy_law.estimate.demand import (
+    Demand,
+    append_bins,
+    estimate_demand,
+    raised,
+)
+from argosy_law.goals import Goals, Inputs
+from argosy_law.observe import Observations, RoleName
+from argosy_law.pace import holds, shift, zero
+from argosy_law.pace.gates import Gate, RoleView, blocked_by
+from argosy_law.signals import learning, lengths, validity
+from argosy_law.size import budget, sizing
+from argosy_law.size.decode import DecodeModel
+from argosy_law.size.joint import share_held
+from argosy_law.size.model import Limits, Model, model_of
+from argosy_law.size.prefill import PrefillModel
+from argosy_law.state import RoleState, ScalingState, idle
+
+HELD_UNTIL = 0.9
+"""Of the TTFT limit: how long a first token is held at most (designs/0016)."""
+
+
+def decide(
+    state: ScalingState, observations: Observations, goals: Goals, now: float
+) -> tuple[ScalingState, Decision]:
+    """The scaling law. Pure: equal arguments give equal answers. `now` is on the metrics' clock."""
+    observations = replace(observations, metrics=validity.validated(observations.metrics))
+    if (at_zero := zero.verdict(observations, goals)) is not None:
+        return state, explain.without_load(observations, goals, now, at_zero.rule, at_zero.why)
+    if goals.policy == "None" or goals.slo is None:
+        return state, explain.at_minimum(observations, goals, now)
+    unavailable = validity.why_unavailable(observations.metrics, goals.windows)
+    if unavailable is not None:
+        return state, explain.held(observations, goals, now, unavailable)
+    inputs = Inputs(observations, goals, goals.slo, now)
+    state = learning.mark_valid(state, inputs)
+    state, demand = _estimate_demand(state, inputs)
+    state = learning.learn(state, inputs)
+    sizes = _sizes_for_load(state, demand, inputs)
+    shares = {role: size.share for role, size in sizes.items()}
+    state = learning.aimed(state, shares, inputs.slo.attainment)
+    sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
+    state, sized = _shift(state, sized, inputs)
+    pools = _pools(sized, sizes, inputs)
+    targets = _within_budget(sized, pools, inputs)
+    roles = tuple(
+        _with_raise(role.state, target, now) for role, target in zip(sized, targets, strict=True)
+    )
+    state = replace(state, roles=roles)
+    decision = explain.decided(targets, sizes, demand, state, inputs)
+    if goals.gpu_cap is not None:
+        decision = replace(decision, worth=budget.worth(pools, demand.planned))
+    return state, decision
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """One role after holds, steps, min and max, before the GPU budget."""
+
+    target: RoleTarget
+    state: RoleState
+    blocked_by: Gate | None
+    """Why nothing may be removed now; None if removal is allowed."""
+
+    @property
+    def fewest(self) -> int:
+        """What a budget that is too small leaves to this role: all that it has while its need is
+        not known, otherwise no less than its own load asks for."""
+        current = self.target.current
+        if self.blocked_by is not None and not self.blocked_by.need_known:
+            return current
+        return min(current, self.target.demanded)
+
+
+def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState, Demand]:
+    """Requests per second to provide for, until a replica that is added now would serve."""
+    windows = inputs.windows
+    horizon_s = forecast_horizon_s(inputs.observations.supply, windows)
+    bins = append_bins(state.demand, inputs.metrics.bins, windows.scrape_s)
+    demand_state, demand = estimate_demand(bins, windows, horizon_s, inputs.now)
+    days = season.counted(state.season, inputs.metrics.bins, windows.scrape_s)
+    days = season.scored(days, demand_state, windows)
+    due = inputs.now + horizon_s
+    foretold = season.foretold(days, demand, windows.scrape_s, inputs.now, due)
+    days = season.noted(days, demand, foretold, due)
+    if foretold is not None and days.trusted and foretold > demand.forecast:
+        demand_state, demand = raised(demand_state, demand, foretold)
+    return replace(state, demand=demand_state, season=days), demand
+
+
+def _sizes_for_load(
+    state: ScalingState, demand: Demand, inputs: Inputs
+) -> dict[RoleName, sizing.Size]:
+    """What load alone asks for, per role; empty after an idle window without requests."""
+    windows, work = inputs.windows, lengths.work(state.lengths, inputs.metrics)
+    if idle(state, windows, inputs.now):
+        return {}
+    limits, loads = _limits(state, inputs), dict[RoleName, sizing.Load]()
+    models = dict[RoleName, Model]()
+    # A prompt that waits is work for every role: the queue may be one for room in decode.
+    queued = max(role.gauges.outstanding_prompt_tokens or 0.0 for role in state.roles)
+    for role in state.roles:
+        gauges = role.gauges
+        replica = capacity.replica(
+            role.estimate, gauges.kv_capacity_tokens or 0.0, inputs.goals.serving
+        )
+        models[role.role] = model_of(role.role, replica, work, limits)
+        loads[role.role] = sizing.Load(
+            rate=demand.planned * learning.headroom_in_force(role, state, inputs),
+            prompt_tokens=work.computed,
+            outstanding_prompt_tokens=queued,
+            running=gauges.running or 0.0,
+        )
+    if inputs.goals.serving.holds_first_token:
+        models = _holding(models, loads, limits)
+    supplies = {role.role: inputs.observations.of(role.role) for role in state.roles}
+    counts = sizing.counts(models, loads, supplies, inputs.goals, limits.goal)
+    sizes = {}
+    for role in state.roles:
+        supply = supplies[role.role]
+        horizon = sizing.Horizon(
+            cold_s=cold_start_s(supply, windows),
+            drain_s=windows.rate_s,
+            patience_s=limits.ttft_s,
+            started_s=max(inputs.now - (role.holds.raised_at or inputs.now), 0.0),
+        )
+        sizes[role.role] = sizing.size(
+            models[role.role], loads[role.role], counts[role.role], supply, limits.goal, horizon
+        )
+    return sizes
+
+
+def _holding(
+    models: dict[RoleName, Model], loads: dict[RoleName, sizing.Load], limits: Limits
+) -> dict[RoleName, Model]:
+    """The models of a fleet that holds first tokens, for `HELD_UNTIL` of the TTFT limit at most.
+
+    A sequence needs the KV transfer and, at the limit of TPOT, one step until its next token.
+    """
+    prefill, decode = models.get("prefill"), models.get("decode")
+    if not isinstance(prefill, PrefillModel) or not isinstance(decode, DecodeModel):
+        return models
+    until_s = HELD_UNTIL * limits.ttft_s - limits.pause_s - limits.tpot_s
+    held = share_held(prefill, loads["prefill"].rate, limits.goal, until_s)
+    return models | {"decode": replace(decode, held=held)}
+
+
+def _limits(state: ScalingState, inputs: Inputs) -> Limits:
+    """The SLO's limits, and what a request spends outside prefill and decode steps."""
+    goals, slo = inputs.goals, inputs.slo
+    return Limits(
+        ttft_s=slo.ttft_s - goals.control_round_trip_s,
+        tpot_s=slo.tpot_s,
+        # The KV transfer delays the second token: an answer pays it once.
+        pause_s=state.lengths.transfer_s or 0.0,
+        goal=slo.attainment,
+        order=goals.serving.order,
+    )
+
+
+def _size_role(view: RoleView) -> Sized:
+    """Apply holds and steps, then the user's min and max."""
+    goal, now = view.inputs.goals.role(view.name), view.inputs.now
+    up, down, rule = goal.min, goal.min, Rule.IDLE
+    if view.size is not None:
+        up, down, rule = view.size.up, view.size.down, view.size.rule
+    windows = holds.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
+    held, gate = holds.record(view.role.holds, up, down, now, windows), blocked_by(view)
+    current, steps = view.supply.desired, view.inputs.goals.steps
+    replicas, rule = holds.apply(held, current, rule, gate.rule if gate else None, steps)
+    replicas, rule = bounded(replicas, rule, goal)
+    why = why_bounded(rule, goal, replicas)
+    if gate is not None and gate.rule is rule:
+        why = gate.message(view)
+    demanded = view.size.up if view.size else max(up, goal.min)
+    target = RoleTarget(view.name, current, replicas, demanded, rule, why)
+    return Sized(target, replace(view.role, holds=held), gate)
+
+
+def _shift(
+    state: ScalingState, sized: tuple[Sized, ...], inputs: Inputs
+) -> tuple[ScalingState, tuple[Sized, ...]]:
+    """Both roles in one decision, if a pod of one may become one of the other."""
+    supply = inputs.observations.supply
+    alike = len({role.gpus_per_replica for role in supply}) == 1
+    if not (inputs.goals.role_flip and len(sized) == 2 and alike):
+        return state, sized
+    one, other = (
+        shift.Side(
+            role.target,
+            role.state.holds.highs[-1].replicas,
+            inputs.goals.role(role.target.role).min,
+            role.blocked_by,
+        )
+        for role in sized
+    )
+    hold_s = max(removal_hold_s(role, inputs.windows) for role in supply)
+    span = shift.Span(hold_s, hold_s + max(cold_start_s(role, inputs.windows) for role in supply))
+    after, targets = shift.shifted(state.shift, (one, other), span, inputs.now)
+    sized = tuple(replace(role, target=to) for role, to in zip(sized, targets, strict=True))
+    return replace(state, shift=after), sized
+
+
+def _pools(
+    sized: tuple[Sized, ...], sizes: dict[RoleName, sizing.Size], inputs: Inputs
+) -> tuple[budget.Pool, ...]:
+    """What each role wants of a GPU budget; empty if a role was not sized."""
+    if set(sizes) != {role.target.role for role in sized}:
+        return ()
+    return tuple(
+        budget.Pool(
+            minimum=inputs.goals.role(target.role).least,
+            wanted=target.replicas,
+            gpus=inputs.observations.of(target.role).gpus_per_replica,
+            model=sizes[target.role].model,
+            rate=sizes[target.role].rate,
+            queued=inputs.goals.serving.order == "deadline" and target.role != "prefill",
+        )
+        for target in (role.target for role in sized)
+    )
+
+
+def _within_budget(
+    sized: tuple[Sized, ...], pools: tuple[budget.Pool, ...], inputs: Inputs
+) -> tuple[RoleTarget, ...]:
+    """Share the smaller of the two GPU limits between the roles: the most predicted goodput that
+    fits.
+
+    Each role keeps its `fewest` if that fits; only a limit below even that, which the user or the
+    administrator has set, goes down to the minimum.
+    """
+    goals, targets = inputs.goals, tuple(role.target for role in sized)
+    limit = goals.gpus
+    if limit is None or not pools:
+        return targets
+    floors = tuple(max(pool.minimum, role.fewest) for pool, role in zip(pools, sized, strict=True))
+    fits = budget.gpus(pools, floors) <= limit
+    if fits:
+        pools = tuple(
+            replace(pool, minimum=fewest) for pool, fewest in zip(pools, floors, strict=True)
+        )
+    if fits or not inputs.metrics.gateways_alone:
+        fitted = budget.fit(pools, limit)
+    else:
+        # Without metrics a budget takes nothing either, as in a round without any decision.
+        fitted = tuple(min(n, pool.wanted) for n, pool in zip(floors, pools, strict=True))
+    return tuple(
+        _bounded(target, count, goals) for target, count in zip(targets, fitted, strict=True)
+    )
+
+
+def _bounded(target: RoleTarget, replicas: int, goals: Goals) -> RoleTarget:
+    """The target with what the budget leaves it, and whose budget it is."""
+    if replicas == target.replicas:
+        return target
+    rule, over = Rule.GPU_BUDGET, target.replicas - replicas
+    why = explain.budget_in_force(goals)
+    return replace(target, replicas=replicas, rule=rule, message=why, over_budget=over)
+
+
+def _with_raise(role: RoleState, target: RoleTarget, now: float) -> RoleState:
+    """The role's state, which remembers when it was last scaled up."""
+    if target.replicas <= target.current:
+        return role
+    return replace(role, holds=replace(role.holds, raised_at=now))

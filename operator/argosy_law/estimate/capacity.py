@@ -1,0 +1,254 @@
+"""What one replica can do, learnt from the engines' step counters.
+
+seconds = base·steps + per_prompt_token·tokens + per_sequence·Σn + per_context_token·ΣΣctx, by
+recursive least squares per role. Rows come from `signals.samples`, constants go to `size`. An
+estimate starts from a known profile or from a guess; both may only add replicas until enough rows
+were measured.
+
+Forgetting is directional: as time passes, a row widens only the uncertainty of the sum that it
+measures, so a load that does not vary forgets nothing about what it does not show. No constant
+becomes less certain than a guess (`_capped`).
+"""
+
+from dataclasses import dataclass, replace
+from math import ceil, exp, inf, isfinite, sqrt
+from operator import mul
+
+from argosy_law.goals import SLO, Profile, Serving, Windows
+from argosy_law.observe import LARGEST, RoleName, StepDelta, plausible
+from argosy_law.size.work import Replica
+
+ENOUGH_ROWS = 10
+ENOUGH_STEPS = 30.0
+"""Rows and steps from which an estimate counts as measured: ten rows for four constants."""
+NOISE = 0.05
+"""Relative standard deviation of one row's seconds per step."""
+OUTLIER = 3.0
+"""Standard deviations beyond which a row is an outlier."""
+OUTLIERS_DROPPED = 3
+"""Outliers in succession that are ignored; the fourth means that the machine has changed."""
+SPREAD_PROFILE = 0.3
+"""Standard deviation of a constant of a known profile, relative to the constant."""
+SPREAD_GUESS = 3.0
+"""The same for a guess."""
+ROUNDING = 1e-9
+"""Least noise of a row as a share of the variance that it meets: with less, doubles cancel out."""
+LEAST_AUTO_TOKENS, MOST_AUTO_TOKENS = 256, 2048
+"""Prompt tokens of a step whose engine chooses them, without a limit on TPOT."""
+SATURATED = 9.0
+"""The engine chooses so many that they take so many times as long as the step's base."""
+
+Vector = tuple[float, float, float, float]
+Matrix = tuple[Vector, Vector, Vector, Vector]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Constants of one replica of a role, and how certain they are."""
+
+    theta: Vector
+    """Seconds: base, per prompt token, per sequence, per context token."""
+    covariance: Matrix
+    """Of the constants, in seconds squared."""
+    prior: Vector
+    """The constants it began from."""
+    rows: int = 0
+    """Rows taken in."""
+    steps: float = 0.0
+    """Steps in those rows."""
+    refused: int = 0
+    """Outliers in succession."""
+    renewed: bool = False
+    """It began again because what had been learnt was not usable; until enough is measured."""
+    at: float | None = None
+    """Time of the newest row."""
+
+    @property
+    def learnt(self) -> bool:
+        """Whether it is measured well enough to remove capacity, from any prior."""
+        return _enough(self.rows, self.steps)
+
+
+def _enough(rows: int, steps: float) -> bool:
+    return rows >= ENOUGH_ROWS and steps >= ENOUGH_STEPS
+
+
+def begin(role: RoleName, prior: Profile | None, slo: SLO) -> Estimate:
+    """The prior of a role.
+
+    Without a profile it is a guess: a replica that meets the SLO comfortably. Any other guess would
+    be one about hardware.
+    """
+    if prior is None:
+        base = slo.tpot_s / 2 if role != "prefill" else slo.ttft_s / 20
+        theta = (base, slo.ttft_s / 8000, slo.tpot_s / 128, slo.tpot_s / 2**17)
+        return Estimate(theta, _diagonal(theta, SPREAD_GUESS), theta)
+    base = prior.prefill_base_s if role == "prefill" else prior.decode_base_s
+    theta = (base, prior.per_prompt_token_s, prior.per_sequence_s, prior.per_context_token_s)
+    return Estimate(theta, _diagonal(theta, SPREAD_PROFILE), theta)
+
+
+def _diagonal(theta: Vector, spread: float) -> Matrix:
+    squares = [(spread * max(t, 1e-12)) ** 2 for t in theta]
+    rows = [tuple(squares[i] if i == j else 0.0 for j in range(4)) for i in range(4)]
+    return _matrix(rows)
+
+
+def _matrix(rows: list[tuple[float, ...]]) -> Matrix:
+    vectors = [(r[0], r[1], r[2], r[3]) for r in rows]
+    return (vectors[0], vectors[1], vectors[2], vectors[3])
+
+
+def sound(estimate: Estimate) -> bool:
+    """Whether it is usable: finite, no negative constant, a positive definite covariance."""
+    scalars = (*estimate.theta, estimate.rows, estimate.steps)
+    return (
+        all(plausible(n) for n in scalars)
+        and all(0 <= t <= LARGEST for t in estimate.prior)
+        and estimate.refused >= 0
+        and (estimate.at is None or isfinite(estimate.at))
+        and _positive_definite(estimate.covariance)
+    )
+
+
+def _positive_definite(p: Matrix) -> bool:
+    """Whether it is symmetric and Cholesky's decomposition exists; False for NaN and infinity."""
+    lower: list[list[float]] = []
+    for i in range(4):
+        row: list[float] = []
+        for j in range(i):
+            if p[i][j] != p[j][i]:
+                return False
+            row.append((p[i][j] - sum(map(mul, row, lower[j]))) / lower[j][j])
+        rest = p[i][i] - sum(map(mul, row, row))
+        if not 0 < rest < inf:
+            return False
+        lower.append([*row, sqrt(rest)])
+    return True
+
+
+def learn(estimate: Estimate, rows: tuple[StepDelta, ...], windows: Windows) -> Estimate:
+    """Take in the rows that are newer than the estimate; `validity.validated` has checked them.
+
+    A row that leaves the estimate unusable resets it to a guess at its prior, not learnt.
+    """
+    seen = estimate.at
+    for row in sorted(rows, key=lambda r: r.at):
+        if (seen is None or row.at > seen) and row.steps > 0 and row.seconds > 0:
+            estimate = _learn_row(estimate, row, windows)
+            if not sound(estimate):
+                guess = _diagonal(estimate.prior, SPREAD_GUESS)
+                estimate = Estimate(estimate.prior, guess, estimate.prior, renewed=True, at=row.at)
+    return estimate
+
+
+def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate:
+    y = row.seconds / row.steps
+    x = (
+        1.0,
+        row.prefill_tokens / row.steps,
+        row.decode_sequences / row.steps,
+        row.context_tokens / row.steps,
+    )
+    elapsed = row.at - estimate.at if estimate.at is not None else 0.0
+    kept = exp(-min(max(elapsed, 0.0) / windows.forget_s, 1.0))
+    theta, p = estimate.theta, estimate.covariance
+    surprise = y - _dot(theta, x)
+    along, known, variance = _met(p, x, y, kept)
+    wild = surprise**2 / variance / OUTLIER**2
+    if wild > 1:
+        if estimate.refused < OUTLIERS_DROPPED:
+            return replace(estimate, refused=estimate.refused + 1, at=row.at)
+        # Four in succession are a changed machine: take the row and widen the estimate.
+        p = _capped([[c * wild for c in r] for r in p], estimate.prior, theta)
+        along, known, variance = _met(p, x, y, kept)
+    gain = surprise / (kept * variance)
+    fitted = [t + a * gain for t, a in zip(theta, along, strict=True)]
+    # Forgetting raises the variance of what this row measures from `known` to `known / kept`, and
+    # the row then lowers it. Both act along the same vector: together a step of rank one.
+    lowered = 1 / (kept * kept * variance) - (1 / kept - 1) / known
+    after = [[p[i][j] - lowered * (along[i] * along[j]) for j in range(4)] for i in range(4)]
+    theta = _not_negative(fitted, after)
+    rows, steps = estimate.rows + 1, estimate.steps + row.steps
+    return Estimate(
+        theta=theta,
+        covariance=_capped(after, estimate.prior, theta),
+        prior=estimate.prior,
+        rows=rows,
+        steps=steps,
+        renewed=estimate.renewed and not _enough(rows, steps),
+        at=row.at,
+    )
+
+
+def _dot(a: Vector, b: Vector) -> float:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
+
+
+def _met(p: Matrix, x: Vector, y: float, kept: float) -> tuple[Vector, float, float]:
+    """P·x; the variance x·P·x of what a row measures; and that variance as the row meets it.
+
+    The last one includes what time has forgotten and the noise of the row.
+    """
+    along = (_dot(p[0], x), _dot(p[1], x), _dot(p[2], x), _dot(p[3], x))
+    known = max(_dot(along, x), 1e-300)
+    return along, known, known / kept + max((NOISE * y) ** 2, known * ROUNDING)
+
+
+def _not_negative(theta: list[float], covariance: list[list[float]]) -> Vector:
+    """The likeliest constants of which none is negative, found one by one: each negative one is
+    taken for 0, and the others for what they are then expected to be.
+
+    Cut off at 0 alone, the others would keep what they had gained to balance it: with steps of 2048
+    tokens each, base and time per token are known by their sum, and a base of 9 s was left over.
+    Source: Simon, Chia: Kalman filtering with state equality constraints, 2002.
+    """
+    rest = [list(row) for row in covariance]
+    for _ in theta:
+        at = min(range(4), key=theta.__getitem__)
+        if theta[at] >= 0 or rest[at][at] <= 0:
+            break
+        by = [rest[i][at] / rest[at][at] for i in range(4)]
+        theta = [t - b * theta[at] for t, b in zip(theta, by, strict=True)]
+        rest = [[rest[i][j] - by[i] * rest[at][j] for j in range(4)] for i in range(4)]
+        theta[at] = 0.0
+    return (max(theta[0], 0.0), max(theta[1], 0.0), max(theta[2], 0.0), max(theta[3], 0.0))
+
+
+def _capped(rows: list[list[float]], prior: Vector, theta: Vector) -> Matrix:
+    """The covariance with no variance above that of a guess; correlations stay the same."""
+    most = [(SPREAD_GUESS * max(a, b, 1e-12)) ** 2 for a, b in zip(prior, theta, strict=True)]
+    if all(rows[i][i] <= m for i, m in enumerate(most)):
+        return _matrix([tuple(r) for r in rows])
+    by = [sqrt(m / rows[i][i]) if rows[i][i] > m else 1.0 for i, m in enumerate(most)]
+    return _matrix([tuple(rows[i][j] * (by[i] * by[j]) for j in range(4)) for i in range(4)])
+
+
+def replica(estimate: Estimate, kv_tokens: float, serving: Serving | None = None) -> Replica:
+    """The estimate as the constants that `size` takes. `kv_tokens`: 0 if unknown."""
+    base, per_prompt_token, per_sequence, per_context_token = estimate.theta
+    step_tokens, sequences = (serving.step_tokens, serving.sequences) if serving else (None, None)
+    if serving is not None and serving.auto_steps:
+        step_tokens = auto_step_tokens(base, per_prompt_token, step_tokens)
+    return Replica(
+        base_s=base,
+        per_prompt_token_s=per_prompt_token,
+        per_sequence_s=per_sequence,
+        per_context_token_s=per_context_token,
+        step_tokens=step_tokens or inf,
+        kv_tokens=kv_tokens,
+        most_sequences=sequences or inf,
+    )
+
+
+def auto_step_tokens(base_s: float, per_prompt_token_s: float, most: int | None) -> int:
+    """Prompt tokens of a step whose engine chooses them (`--max-num-batched-tokens auto`).
+
+    The engine fits the same two constants and takes the saturation length, so that its prompt
+    tokens take nine times as long as the base: 10 ms and 0.1 ms make 900. Beside decodes it may
+    take fewer; the base of such a step is paid for by the decodes, which have one anyway.
+    """
+    most = most or MOST_AUTO_TOKENS
+    if per_prompt_token_s <= 0:
+        return most
+    return max(LEAST_AUTO_TOKENS, ceil(min(SATURATED * base_s / per_prompt_token_s, most)))

@@ -1,0 +1,239 @@
+"""What one round of metrics teaches: validity times, lengths, gauges, capacity, headroom.
+
+Called by `decide` with metrics that `validity` has checked; everything learnt goes into
+`state.ScalingState`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple, replace
+from math import exp, isfinite
+
+from argosy_law.estimate import capacity
+from argosy_law.estimate.cold_start import forecast_horizon_s
+from argosy_law.goals import Inputs
+from argosy_law.observe import (
+    LARGEST,
+    FleetMetrics,
+    RoleMetrics,
+    RoleName,
+    RoleSupply,
+    Signal,
+    Value,
+    plausible,
+)
+from argosy_law.signals import lengths
+from argosy_law.state import Gauges, Lengths, RoleState, ScalingState, restarted
+
+FEEDBACK_GAIN = 0.03
+"""How much of an error of attainment changes the headroom in one interval."""
+FEEDBACK_ERROR = (-0.03, 0.12)
+"""Bounds of that error. Missing counts for more than exceeding, because a miss is a user's request.
+
+Measured 0.7, aimed at 0.95: the error is 0.25, bounded to 0.12, and the headroom grows by
+exp(0.03 · 0.12) − 1 = 0.36 % in this interval. Measured 1.0: the error is −0.05, bounded to −0.03,
+and it shrinks by 0.09 %. From 1.0 to 1.1 takes 27 intervals.
+"""
+RESERVE = 0.1
+"""Part of the allowed misses that is not aimed at: a share of a few hundred requests is not exact.
+"""
+LEAST_PART = 0.1
+"""Of the allowed misses: what a role gets at least, however rarely it should miss."""
+HEADROOM = (0.85, 1.1)
+"""Bounds of the correction: it trims the formulas, which answer bursts."""
+SCORED_ENOUGH = 20
+"""Verdicts from which a share is used: at 0.9 its standard error is √(0.9 · 0.1/20) = 0.07."""
+
+
+def mark_valid(state: ScalingState, inputs: Inputs) -> ScalingState:
+    """Record that the metrics are valid now, whether requests come, and what a request brings.
+
+    Starts again after the clock of the samples went back, and from the prior if the state that was
+    read back cannot be right.
+    """
+    metrics, windows, now = inputs.metrics, inputs.windows, inputs.now
+    if state.last_valid_at is not None and now < state.last_valid_at - windows.fresh_s:
+        state = restarted(state)
+    renewed = not sound(state)
+    if renewed:
+        state = ScalingState()
+    last_at = state.last_valid_at
+    gap = last_at is None or now - last_at > windows.fresh_s + windows.interval_s
+    # While a gateway is silent, or gateways alone speak, only a part is seen: the hold begins when
+    # the whole is.
+    gap = gap or bool(metrics.silent_gateways) or bool(metrics.gateways_alone)
+    busy = gap or isinstance(metrics.arrivals, Value)
+    return replace(
+        state,
+        valid_since=now if gap else state.valid_since,
+        last_valid_at=now,
+        busy_at=now if busy else state.busy_at,
+        roles=_roles(state, inputs, renewed),
+        lengths=lengths.updated(state.lengths, metrics, windows),
+    )
+
+
+def _roles(state: ScalingState, inputs: Inputs, renewed: bool) -> tuple[RoleState, ...]:
+    """The remembered state of each role of the fleet; the prior for a role that is new. On another
+    GPU type a role begins at that type's prior, with the holds that it had."""
+    known = {role.role: role for role in state.roles}
+    roles = list[RoleState]()
+    for goal in inputs.goals.roles:
+        role = known.get(goal.role)
+        if role is None or role.gpu_type != goal.gpu_type:
+            prior = goal.profile or inputs.goals.prior
+            gauges = Gauges(kv_capacity_tokens=(prior and prior.kv_tokens) or None)
+            estimate = replace(capacity.begin(goal.role, prior, inputs.slo), renewed=renewed)
+            new = RoleState(goal.role, estimate, gauges, gpu_type=goal.gpu_type)
+            role = new if role is None else replace(new, holds=role.holds, aim=role.aim)
+        roles.append(role)
+    return tuple(roles)
+
+
+def sound(state: ScalingState) -> bool:
+    """Whether every remembered number is usable. False for a state that was read back corrupt."""
+    demand, last = state.demand, [astuple(role.gauges) for role in state.roles]
+    times = (state.valid_since, state.last_valid_at, state.busy_at)
+    times_of_parts = (demand.end, demand.rose_at, state.shift.at)
+    hold_states = [role.holds for role in state.roles]
+    wants = [want for held in hold_states for want in (*held.highs, *held.lows)]
+    wants += state.shift.highs
+    numbers = (
+        *(n for part in (_means(state.lengths), *last) for n in part if n is not None),
+        *(n for kept in (state.lengths.prompts, state.lengths.answers) for b in kept for n in b),
+        *demand.counts,
+        *(forecast.rate for forecast in demand.pending),
+        *(n for pair in demand.residuals for n in pair),
+        *state.season.numbers,
+        *(want.replicas for want in wants),
+        *(role.aim for role in state.roles if role.aim is not None),
+    )
+    moments = (
+        *(
+            moment
+            for moment in (*times, *times_of_parts, *(held.raised_at for held in hold_states))
+            if moment is not None
+        ),
+        *(forecast.due for forecast in demand.pending),
+        *(want.at for want in wants),
+    )
+    return (
+        all(map(plausible, numbers))
+        and all(map(isfinite, moments))
+        and all(HEADROOM[0] <= role.headroom <= HEADROOM[1] for role in state.roles)
+        and all(capacity.sound(role.estimate) for role in state.roles)
+    )
+
+
+def _means(lengths_: Lengths) -> tuple[float | None, ...]:
+    means = (lengths_.prompt, lengths_.variation, lengths_.output)
+    return (*means, lengths_.transfer_s, lengths_.cached, lengths_.context)
+
+
+def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
+    """Capacity from the step counters, headroom from measured attainment, and the gauges.
+
+    During a rollout what is known becomes a guess: the new revision may be another model. Where it
+    may be another GPU type, nothing is learnt of the two together.
+    """
+    rolling, up = (
+        any(supply.rolling for supply in inputs.observations.supply),
+        rising(state, inputs),
+    )
+    return replace(
+        state,
+        roles=tuple(_learn_role(role, inputs, rolling=rolling, up=up) for role in state.roles),
+    )
+
+
+def _learn_role(role: RoleState, inputs: Inputs, *, rolling: bool, up: bool) -> RoleState:
+    of_role, supply = inputs.metrics.role(role.role), inputs.observations.of(role.role)
+    estimate = role.estimate
+    if not (rolling and role.gpu_type):
+        estimate = capacity.learn(estimate, of_role.steps, inputs.windows)
+    if rolling:
+        estimate = replace(estimate, rows=0, steps=0.0)
+    return replace(
+        role,
+        estimate=estimate,
+        headroom=corrected_headroom(role, inputs.metrics, inputs.slo.attainment, rising=up),
+        gauges=_gauges(role.gauges, of_role, supply),
+    )
+
+
+def corrected_headroom(
+    role: RoleState, metrics: FleetMetrics, goal: float, *, rising: bool = False
+) -> float:
+    """The factor on the planned load after this round's attainment; unchanged if too few scored.
+
+    It is not lowered while the load rises, nor while the fleet as a whole misses its goal: what one
+    role lacks may show in the other's limit, because prompts wait for room in decode too.
+    """
+    shares = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
+    measured = shares.get(role.role, metrics.attainment)
+    if not isinstance(measured, Value) or metrics.scored < SCORED_ENOUGH:
+        return role.headroom
+    aim = role.aim if role.aim is not None else (1 + goal) / 2
+    error = aim - measured.value
+    if error < 0 and (rising or misses(metrics, goal)):
+        return role.headroom
+    low, high = FEEDBACK_ERROR
+    corrected = role.headroom * exp(FEEDBACK_GAIN * min(max(error, low), high))
+    return min(max(corrected, HEADROOM[0]), HEADROOM[1])
+
+
+def aimed(state: ScalingState, shares: Mapping[RoleName, float], goal: float) -> ScalingState:
+    """The state with what each role aims at, from the shares that its size was chosen for.
+
+    A request must meet both limits, so the roles divide what may be missed: as they would miss by
+    their sizes, which the search for the cheapest fleet has chosen. Without sizes nothing changes.
+    """
+    if not shares:
+        return state
+    allowed = (1 - goal) * (1 - RESERVE)
+    missed = {role: 1 - share for role, share in shares.items()}
+    total = sum(missed.values())
+
+    def aim(role: RoleName) -> float:
+        if len(missed) == 1:
+            return 1 - allowed
+        part = missed[role] / total if total > 0 else 1 / len(missed)
+        return 1 - allowed * min(max(part, LEAST_PART), 1 - LEAST_PART)
+
+    return replace(state, roles=tuple(replace(r, aim=aim(r.role)) for r in state.roles))
+
+
+def misses(metrics: FleetMetrics, goal: float) -> bool:
+    """Whether the measured share of requests within both limits is below the goal."""
+    return isinstance(metrics.attainment, Value) and metrics.attainment.value < goal
+
+
+def headroom_in_force(role: RoleState, state: ScalingState, inputs: Inputs) -> float:
+    """The factor on the planned load now.
+
+    What was trimmed under a steady load is given back while the load rises or the goal is missed.
+    """
+    untrimmed = rising(state, inputs) or misses(inputs.metrics, inputs.slo.attainment)
+    return max(role.headroom, 1.0) if untrimmed else role.headroom
+
+
+def rising(state: ScalingState, inputs: Inputs) -> bool:
+    """Whether the load rises, or rose until less than a cold start ago."""
+    rose_at = state.demand.rose_at
+    supply, windows = inputs.observations.supply, inputs.windows
+    return rose_at is not None and inputs.now - rose_at <= forecast_horizon_s(supply, windows)
+
+
+def _gauges(before: Gauges, metrics: RoleMetrics, supply: RoleSupply) -> Gauges:
+    """The gauges after this round, scaled up for pods that do not report their share."""
+    silent = max(supply.ready / metrics.pods_reporting, 1.0) if metrics.pods_reporting else 1.0
+
+    def whole(part: Signal) -> Signal:
+        if not isinstance(part, Value):
+            return part
+        return Value(min(part.value * silent, LARGEST), part.at)
+
+    return Gauges(
+        lengths.last(whole(metrics.running), before.running),
+        lengths.last(whole(metrics.outstanding_prompt_tokens), before.outstanding_prompt_tokens),
+        lengths.last(metrics.kv_capacity_tokens, before.kv_capacity_tokens),
+    )

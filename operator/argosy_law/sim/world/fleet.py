@@ -1,0 +1,497 @@
+"""The fleet: requests arrive, are computed, move and are answered; pods start, serve and leave.
+
+`replay` and `hindsight` call `scale` and `advance`. Arrivals never wait for answers. A request gets
+its two pods when it comes, as the gateway gives them: the prefill pod with the fewest prompt tokens
+to compute and the decode pod with the fewest requests; it waits in the gateway while a role has no
+ready pod, and as long as `queue` says. Its first token leaves when its prompt is computed, or is
+held until it joins a batch. Its KV moves once the decode pod has room for prompt and answer, that
+of earlier chunks while the last is computed, over one link of each pod, and it joins the batch at
+the next edge of a step.
+"""
+
+from collections import deque
+from heapq import heappop, heappush
+from math import inf, nan
+
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.ended import Ended
+from argosy_law.sim.world.machine import HELD_SHARE, Setup, steps_s, steps_until
+from argosy_law.sim.world.pods import (
+    DecodePod,
+    Pod,
+    PrefillPod,
+    Request,
+    least_open,
+    least_tokens,
+)
+from argosy_law.sim.world.queue import Queue
+from argosy_law.sim.world.supply import PATIENCE, PROMPTS, STEP, PoolName, Supply
+
+__all__ = ["PoolName", "World"]
+
+
+class World(Supply):
+    """The simulated fleet and its requests. Equal arguments and calls give equal results."""
+
+    __slots__ = (
+        "_answered_last", "_decode_constants", "_head", "_hold_s", "_most", "_moved", "_outputs",
+        "_prefill_constants", "_prompts", "_queue", "_resumed", "_step_tokens", "_sums",
+        "_token_transfer_s", "_tpot_s", "_watch_at", "_work", "active_at", "arrived", "ended",
+        "first", "held", "killed", "last", "refused", "trace",
+    )  # fmt: skip
+
+    def __init__(self, setup: Setup, trace: Trace) -> None:
+        super().__init__(setup)
+        self.trace = trace
+        self.first = [nan] * len(trace)
+        """When each request had its first token; NaN if it never had. While one is held, when its
+        prompt was computed."""
+        self.last = [nan] * len(trace)
+        """When each request had its last token; NaN if it was killed or refused."""
+        self.arrived = self.ended = self.killed = self.refused = 0
+        self._sums = Ended(setup, trace)
+        self._answered_last: list[Request] = []
+        """Answered requests that the sums leave out as yet."""
+        self.held: deque[Request] = deque()
+        """Requests that wait for a ready pod of each role and are not in the queue."""
+        self._queue = Queue(setup, trace) if setup.order == "deadline" else None
+        self._watch_at = inf
+        """When an event is due for those that wait too long in the queue; inf: none is."""
+        self.active_at = 0.0
+        """When a request has ended last."""
+        self._hold_s = HELD_SHARE * setup.ttft_s if setup.hold_first_token else 0.0
+        """After its arrival, until when a first token may be held; 0: none is."""
+        self._prompts, self._outputs = list(trace.prompt), list(trace.output)
+        """Tokens to be read and generated. Of a request that goes on elsewhere, what was generated
+        is part of the prompt."""
+        self._resumed: set[Request] = set()
+        """Those that had a first token before they went on elsewhere."""
+        self._tpot_s, self._token_transfer_s = setup.tpot_s, setup.replica.transfer_s(1)
+        profile = setup.replica.profile
+        self._step_tokens = setup.replica.max_num_batched_tokens
+        self._most = setup.replica.max_num_seqs
+        self._prefill_constants = (
+            profile.prefill_base_s, profile.per_prompt_token_s, profile.per_prompt_token_squared_s,
+        )  # fmt: skip
+        self._decode_constants = (
+            profile.decode_base_s, profile.per_context_token_s, profile.per_sequence_s,
+        )  # fmt: skip
+        self._work = list(trace.computed_tokens())
+        self._moved: dict[Request, int] = {}
+        """Prompts in chunks → tokens whose KV is on its way while the others are computed."""
+        self._head: list[DecodePod | None] = [None] * len(trace)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every request has ended."""
+        return self.ended == len(self.trace)
+
+    @property
+    def sums(self) -> Ended:
+        """Sums over all requests that have ended by now."""
+        self._sums.add(self._answered_last, self.first, self.last)
+        return self._sums
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Prompt tokens of the requests that wait in the gateway."""
+        queued = self._queue.tokens if self._queue is not None else 0
+        return queued + sum(self._prompts[request] for request in self.held)
+
+    def advance(self, until: float) -> None:
+        """Let everything happen that is due by `until`."""
+        events, arrivals = self._events, self.trace.arrival
+        arrived, requests = self.arrived, len(arrivals)
+        arrival = arrivals[arrived] if arrived < requests else inf
+        route = self._ask if self._queue is not None else self._send_now
+        most = self.setup.max_in_flight
+        stepped, prefilled = self._stepped, self._prefilled
+        while True:
+            if events and events[0][0] <= arrival:
+                if events[0][0] > until:
+                    break
+                self.now, _, kind, pod, stamp = heappop(events)
+                if kind == STEP:
+                    if stamp == pod.version:
+                        stepped(pod)
+                elif kind == PROMPTS:
+                    if pod.gone_at == inf:
+                        prefilled(pod)
+                elif kind == PATIENCE:
+                    self._refuse_impatient(stamp)
+                else:
+                    self._change(kind, pod, stamp)
+            else:
+                if arrival > until or arrived >= requests:
+                    break
+                self.now = arrival
+                if arrived - self.ended < most:
+                    route(arrived)
+                else:
+                    self._refuse(1)
+                arrived += 1
+                self.arrived = arrived
+                arrival = arrivals[arrived] if arrived < requests else inf
+        if until < inf:
+            self.now = until
+
+    def _ask(self, request: Request) -> None:
+        """Send a request that has just come, unless it must wait."""
+        queue, now = self._queue, self.now
+        assert queue is not None
+        head = queue.head(self._ready_decode)
+        pod = least_tokens(self._ready_prefill)
+        opening = pod if head is not None else None
+        if queue.tokens and queue.refuses(request, now, self._ready_prefill, opening):
+            self._refuse(1)
+        elif queue.passes(request, now, opening):
+            assert pod is not None
+            assert head is not None
+            queue.sent(request, now, pod, self._work[request])
+            self._send(request, pod, head)
+        else:
+            self._wait(request, serving=bool(self._ready_prefill and self._ready_decode))
+
+    def _wait(self, request: Request, *, serving: bool) -> None:
+        """A request has come to the queue. `serving`: pods serve; if not, it may have to wait for
+        their start."""
+        wake_s = self.setup.wake_timeout_s
+        if wake_s is not None and not serving and self._queue is not None:
+            self._queue.wait_until(request, self.now + max(wake_s, self.setup.queue_timeout_s))
+        self._watch()
+        self._look()
+
+    def _watch(self) -> None:
+        """Look after the first that waits when it has waited for too long."""
+        at = self._queue.impatient_at() if self._queue is not None else inf
+        if at < self._watch_at:
+            self._watch_at = at
+            self._order += 1
+            heappush(self._events, (at, self._order, PATIENCE, None, at))
+
+    def _refuse_impatient(self, watched: float) -> None:
+        assert self._queue is not None
+        if watched == self._watch_at:
+            self._refuse(len(self._queue.give_up(self.now)))
+            self._watch_at = inf
+            self._watch()
+
+    def _refuse(self, count: int) -> None:
+        """So many requests end without a token."""
+        self.refused += count
+        self.ended += count
+        self.active_at = self.now
+        self._sums.without_answer(count)
+
+    def _send_now(self, request: Request) -> None:
+        """Send a request to the pods with the least work, or hold it while a role has none."""
+        pod, head = least_tokens(self._ready_prefill), least_open(self._ready_decode)
+        if pod is not None and head is not None:
+            self._send(request, pod, head)
+        else:
+            self.held.append(request)
+
+    def _look(self) -> None:
+        """Send what waits and may go."""
+        queue = self._queue
+        while queue is not None and queue.tokens:
+            head, pod = queue.head(self._ready_decode), least_tokens(self._ready_prefill)
+            if head is None or pod is None:
+                return
+            request = queue.next(self.now, pod)
+            if request is None:
+                return
+            queue.sent(request, self.now, pod, self._work[request])
+            self._send(request, pod, head)
+
+    def _resume(self) -> None:
+        held, self.held = self.held, deque()
+        for request in held:
+            self._send_now(request)
+        self._look()
+
+    def _send(self, request: Request, pod: PrefillPod, head: DecodePod) -> None:
+        head.open += 1
+        self._head[request] = head
+        pod.open += 1
+        pod.tokens += self._work[request]
+        pod.queue.append(request)
+        if not pod.batch:
+            self._prefill(pod)
+
+    def _prefill(self, pod: PrefillPod) -> None:
+        """Begin a step: the prompts in their order, until the step's tokens are used up."""
+        free, work, prompts, batch = self._step_tokens, self._work, self._prompts, pod.batch
+        linear = squared = whole = 0
+        done = pod.computed
+        for request in pod.queue:
+            left = work[request] - done
+            part = left if left <= free else free
+            begin = prompts[request] - left
+            if begin:
+                self._move_early(request, pod, begin)
+            linear += part
+            squared += part * (2 * begin + part)
+            batch.append((request, part))
+            free -= part
+            if part == left:
+                whole += 1
+            if free == 0:
+                break
+            done = 0
+        pod.whole = whole
+        base_s, token_s, token_squared_s = self._prefill_constants
+        seconds = base_s + token_s * linear + token_squared_s * squared
+        pod.seconds += seconds
+        self._order += 1
+        heappush(self._events, (self.now + seconds, self._order, PROMPTS, pod, 0.0))
+
+    def _prefilled(self, pod: PrefillPod) -> None:
+        """A step has ended: prompts that are computed get their first token and move on."""
+        # a prompt that goes on elsewhere may come back here, and must not begin a step yet
+        batch = pod.batch
+        queue, resumed, whole, now = self._queue, self._resumed, pod.whole, self.now
+        prompts, work, first, hand_over = self._prompts, self._work, self.first, self._hand_over
+        pod.steps += 1
+        pod.prefill_requests += len(batch)
+        for request, part in batch if whole == len(batch) else batch[:whole]:
+            pod.prefill_tokens += part
+            pod.queue.popleft()
+            prompt, computed = prompts[request], work[request]
+            pod.tokens -= computed
+            pod.prompt_tokens += prompt
+            pod.cached_tokens += prompt - computed
+            pod.computed = 0
+            if request not in resumed:
+                first[request] = now
+            if queue is not None:
+                queue.computed(request, now)
+            hand_over(request, pod)
+        if whole < len(batch):
+            for _, part in batch[whole:]:
+                pod.prefill_tokens += part
+                pod.computed += part
+        pod.batch = []
+        if pod.queue:
+            self._prefill(pod)
+        if queue is not None and queue.tokens:
+            self._look()
+
+    def _hand_over(self, request: Request, pod: PrefillPod) -> None:
+        head = self._head[request]
+        if head is None or head.gone_at < inf:
+            self._moved.pop(request, None)
+            self._leave(pod)
+            self._lose(request, 1)
+        elif self._outputs[request] <= 1:
+            self._leave(pod)
+            self._answered(request, head)
+        else:
+            if not (self._moved and request in self._moved):  # else it has its room
+                need = self._prompts[request] + self._outputs[request]
+                if head.waiting or need > head.kv_free:
+                    head.waiting.append((request, pod))
+                    return
+                head.kv_free -= need
+            expected = bool(head.landing)
+            self._land(request, pod, head)
+            if not expected:
+                self._expect(head, head.landing[0][0])
+
+    def _move_early(self, request: Request, pod: PrefillPod, ready: int) -> None:
+        """Move the KV of a prompt's first tokens while the others are computed, if there is room.
+
+        Decode reserves room for all of it then.
+        """
+        head, moved = self._head[request], self._moved.get(request, 0)
+        if head is None or head.gone or self._outputs[request] <= 1 or ready <= moved:
+            return
+        if not moved:
+            need = self.trace.prompt[request] + self.trace.output[request]
+            if head.waiting or need > head.kv_free:
+                return
+            head.kv_free -= need
+        self._moved[request] = ready
+        self._move(pod, head, ready - moved)
+
+    def _move(self, source: PrefillPod, head: DecodePod, tokens: int) -> float:
+        """When the KV of so many tokens is there: behind what is on either link."""
+        start = self.now
+        if head.link_free_at > start:
+            start = head.link_free_at
+        if source.link_free_at > start:
+            start = source.link_free_at
+        end = start + tokens * self._token_transfer_s
+        head.link_free_at = source.link_free_at = end
+        return end
+
+    def _land(self, request: Request, source: PrefillPod, head: DecodePod) -> None:
+        """Move the KV that is still at prefill to the room that it has."""
+        tokens = self._prompts[request]
+        if self._moved:
+            tokens -= self._moved.pop(request, 0)
+        end = self._move(source, head, tokens)
+        self._leave(source)
+        head.landing.append((end, request, end - self.now))
+
+    def _pull(self, pod: DecodePod) -> None:
+        """Take those that wait and for whom there is room, in their order."""
+        while pod.waiting:
+            request, source = pod.waiting[0]
+            need = self._prompts[request] + self._outputs[request]
+            if need > pod.kv_free:
+                return
+            pod.waiting.popleft()
+            if source.gone:
+                self._leave(pod)
+                self._lose(request, 1)
+            else:
+                pod.kv_free -= need
+                self._land(request, source, pod)
+
+    def _expect(self, pod: DecodePod, at: float) -> None:
+        """A sequence lands at this time: stop the jump at the next edge from then on."""
+        if not pod.jump:
+            pod.version += 1
+            self._at(at, STEP, pod, pod.version)
+        elif pod.jump > 1 and len(pod.ends) < self._most:
+            steps = steps_until(pod.first_s, pod.growth_s, at - pod.jump_at)
+            if steps < pod.jump:
+                self._jump(pod, steps)
+
+    def _jump(self, pod: DecodePod, steps: int) -> None:
+        pod.jump = steps
+        pod.version += 1
+        end = pod.jump_at + steps_s(pod.first_s, pod.growth_s, steps)
+        self._order += 1
+        heappush(self._events, (end, self._order, STEP, pod, pod.version))
+
+    def _stepped(self, pod: DecodePod) -> None:
+        """An edge of a step: answers end, sequences join, and the next jump is planned."""
+        if pod.jump:
+            ends, queue = pod.ends, self._queue
+            pod.end_steps(pod.jump)
+            pod.jump = 0
+            done = pod.steps
+            while ends and ends[0][0] <= done:
+                _, request = heappop(ends)
+                tokens = self.trace.prompt[request] + self.trace.output[request]
+                pod.context -= tokens
+                pod.kv_free += tokens
+                self._answered(request, pod)
+            if pod.waiting:
+                self._pull(pod)
+            if queue is not None:
+                if pod.first_s > self._tpot_s or queue.bounds:
+                    queue.stepped(pod, self.now)
+                if queue.tokens:
+                    self._look()
+        if pod.gone_at == inf:
+            self._plan(pod)
+
+    def _plan(self, pod: DecodePod) -> None:
+        now, landing, ends = self.now, pod.landing, pod.ends
+        most = self._most
+        while landing and landing[0][0] <= now and len(ends) < most:
+            _, request, took = landing.popleft()
+            pod.transfers += 1
+            pod.transfer_s += took
+            if self._hold_s:
+                self._release(request)
+            pod.context += self._prompts[request] + 1
+            heappush(ends, (pod.steps + self._outputs[request] - 1, request))
+        batch = len(ends)
+        if not batch:
+            if landing:
+                pod.version += 1
+                self._at(landing[0][0], STEP, pod, pod.version)
+            return
+        base_s, context_s, sequence_s = self._decode_constants
+        pod.jump_at = now
+        pod.first_s = first_s = base_s + context_s * pod.context + sequence_s * batch
+        pod.growth_s = growth_s = context_s * batch
+        steps = ends[0][0] - pod.steps
+        if landing and steps > 1 and batch < most:
+            until = steps_until(first_s, growth_s, landing[0][0] - now)
+            if until < steps:
+                steps = until
+        pod.jump = steps
+        pod.version += 1
+        self._order += 1
+        end = now + (steps * first_s + growth_s * (steps * (steps - 1) / 2))
+        heappush(self._events, (end, self._order, STEP, pod, pod.version))
+
+    def _release(self, request: Request) -> None:
+        """Its sequence joins a batch now: the first token leaves, if it has not left before."""
+        if request not in self._resumed:
+            until = self.trace.arrival[request] + self._hold_s
+            self.first[request] = max(self.first[request], min(self.now, until))
+
+    def _answered(self, request: Request, pod: DecodePod) -> None:
+        self.last[request] = self.active_at = self.now
+        self._answered_last.append(request)
+        self.ended += 1
+        self._leave(pod)
+
+    def _lose(self, request: Request, generated: int) -> None:
+        """Its pod has gone, after so many tokens: it goes on elsewhere, or it is killed."""
+        if not self.setup.resumes:
+            self._kill(request)
+            return
+        generated = min(generated, self._outputs[request] - 1)
+        if generated > 0:
+            self._resumed.add(request)
+            self._prompts[request] += generated
+            self._outputs[request] -= generated
+            self._work[request] = self._prompts[request]
+        self._send_now(request)
+
+    def _kill(self, request: Request) -> None:
+        self.last[request], self.active_at = nan, self.now
+        self.killed += 1
+        self._sums.without_answer(1)
+        self.ended += 1
+
+    def _leave(self, pod: Pod) -> None:
+        """One request has left the pod."""
+        pod.open -= 1
+        if not pod.open and pod.drain_at < inf and pod.gone_at == inf:
+            self._delete(pod)
+
+    def _end(self, pod: Pod) -> None:
+        """Delete a pod whose time to leave is over. What it still has is lost to it."""
+        pod.gone_at = self.now
+        lost: list[tuple[Request, int]] = []
+        if isinstance(pod, PrefillPod):
+            lost += [(request, 0) for request in pod.queue]
+            pod.queue.clear()
+            for request, _ in lost:
+                if self._queue is not None:
+                    self._queue.lost(request)
+                head = self._head[request]
+                if head is not None and not head.gone:
+                    if self._moved.pop(request, 0):
+                        head.kv_free += self.trace.prompt[request] + self.trace.output[request]
+                    self._leave(head)
+                    expecting = bool(head.landing)
+                    self._pull(head)
+                    if head.landing and not expecting:
+                        self._expect(head, head.landing[0][0])
+        elif isinstance(pod, DecodePod):
+            lost += self._generated(pod)
+            lost += [(request, 1) for request, _ in pod.waiting]
+            lost += [(request, 1) for _, request, _ in pod.landing]
+            pod.version += 1
+            for _, source in pod.waiting:
+                self._leave(source)
+            pod.waiting.clear()
+            pod.landing.clear()
+            pod.ends.clear()
+        for request, generated in lost:
+            self._lose(request, generated)
+        self._look()
+
+    def _generated(self, pod: DecodePod) -> list[tuple[Request, int]]:
+        """The batch, and how many tokens of each answer there are."""
+        _, steps, _, _ = pod.counted(self.now)
+        return [(request, self._outputs[request] - (end - steps)) for end, request in pod.ends]
