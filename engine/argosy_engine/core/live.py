@@ -74,7 +74,7 @@ def _change_one(limits: LiveLimits, name: str, value: object) -> LiveLimits:
         case "tpot_limit_ms":
             return replace(limits, tpot_limit_s=_limit_s(name, value))
         case _:
-            raise ValueError(f"{_shown(name)} is no limit that can change: write one of {_NAMES}")
+            raise ValueError(f"{_quote(name)} is no limit that can change: write one of {_NAMES}")
 
 
 def live_of(limits: Limits, policy: CapacityPolicy, batching: BatchingPolicy) -> LiveLimits:
@@ -142,14 +142,14 @@ def _count(name: str, value: object, other: str = "", *, least: int = 1) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST:
         return value
     raise ValueError(
-        f"{name}: write a whole number from {least} to {_MOST}{other}, not {_shown(value)}"
+        f"{name}: write a whole number from {least} to {_MOST}{other}, not {_quote(value)}"
     )
 
 
 def _one_of(name: str, value: object, known: Mapping[str, object]) -> str:
     if isinstance(value, str) and value in known:
         return value
-    raise ValueError(f"{name}: write one of {', '.join(known)}, not {_shown(value)}")
+    raise ValueError(f"{name}: write one of {', '.join(known)}, not {_quote(value)}")
 
 
 def _limit_s(name: str, value: object) -> float:
@@ -158,9 +158,9 @@ def _limit_s(name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9:
         return value / 1000
     raise ValueError(
-        f"{name}: write a number of milliseconds above 0, or null, not {_shown(value)}"
+        f"{name}: write a number of milliseconds above 0, or null, not {_quote(value)}"
     )
 
 
-def _shown(value: object) -> str:
+def _quote(value: object) -> str:
     return repr(value)[:40]

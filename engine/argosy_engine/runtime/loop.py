@@ -325,7 +325,7 @@ class EngineLoop:
     def _move_kv(self, scheduled: SchedulerOutput) -> bool:
         """Copy what is swapped. False after an error: the requests concerned have failed then."""
         try:
-            move_kv(self.runner, scheduled, self._moved)
+            move_kv(self.runner, scheduled, self._observe_swap)
         except Exception as error:
             log.exception("could not swap KV")
             self.metrics.loop_errors.inc()
@@ -335,7 +335,7 @@ class EngineLoop:
             return False
         return True
 
-    def _moved(self, direction: str, blocks: int, seconds: float) -> None:
+    def _observe_swap(self, direction: str, blocks: int, seconds: float) -> None:
         self.scheduler.preemption.observe_copy(blocks, seconds)
         self.metrics.observe_swap(direction, blocks, seconds)
 

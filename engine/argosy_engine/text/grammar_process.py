@@ -44,7 +44,7 @@ class GrammarProcess:
             try:
                 reason = await _ask(process, grammar)
             except (asyncio.IncompleteReadError, ConnectionError):
-                raise self._ended(await process.wait()) from None
+                raise self._explain_end(await process.wait()) from None
             except asyncio.CancelledError:
                 await _end(process)
                 raise
@@ -66,7 +66,7 @@ class GrammarProcess:
         _write(process.stdin, pickle.dumps((self._grammars.make, self._most_s)))
         return process
 
-    def _ended(self, code: int) -> Exception:
+    def _explain_end(self, code: int) -> Exception:
         if code == -signal.SIGPROF:
             return GrammarError(f"takes more than {self._most_s:g} s to compile: simplify it")
         if code < 0:

@@ -199,13 +199,13 @@ def decode_message(kind: Kind, payload: bytes) -> Message:
         raise WireError(f"{kind.name} is no control frame")
     make, fields = _MESSAGES[kind]
     try:
-        message: Message = make(**_checked(decode_control(payload), fields))
+        message: Message = make(**_check_fields(decode_control(payload), fields))
     except ValueError as error:
         raise WireError(f"{kind.name}: {error}") from None
     return message
 
 
-def _checked(payload: Any, fields: Mapping[str, Check]) -> dict[str, Any]:
+def _check_fields(payload: Any, fields: Mapping[str, Check]) -> dict[str, Any]:
     if not isinstance(payload, dict):
         raise ValueError("must be an object")
     for name in payload:
@@ -220,11 +220,11 @@ def _checked(payload: Any, fields: Mapping[str, Check]) -> dict[str, Any]:
         try:
             checked[name] = check(payload[name])
         except ValueError as error:
-            raise ValueError(f"{name} {error}, got {_shown(payload[name])}") from None
+            raise ValueError(f"{name} {error}, got {_quote(payload[name])}") from None
     return checked
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     if isinstance(value, dict | list):
         return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
     return f"{value!r:.40}"
@@ -292,7 +292,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 def _sampling(value: Any) -> SamplingParams:
-    return SamplingParams(**_checked(value, _SAMPLING))
+    return SamplingParams(**_check_fields(value, _SAMPLING))
 
 
 _ID = partial(_name, 128, shortest=1)

@@ -276,7 +276,7 @@ class Link:
                     started = True
                     self._open(Offer(said["metadata"], said["address"]))
                 else:
-                    self._answered(said["write"], said.get("error"))
+                    self._complete(said["write"], said.get("error"))
         return started
 
     def _open(self, offer: Offer) -> None:
@@ -287,7 +287,7 @@ class Link:
         self._settled.set()
         log.info("KV may travel over NIXL")
 
-    def _answered(self, number: int, error: str | None) -> None:
+    def _complete(self, number: int, error: str | None) -> None:
         with self._lock:
             done = self._writes.pop(number, None)
         if done is not None:

@@ -138,7 +138,7 @@ class PrefillServer:
             self.proven(writer.get_extra_info("socket").fileno())
             head = await read_head(reader)
             if head.kind is Kind.PREFILL:
-                first: RemotePrefill | Message = await self._asked(head, reader)
+                first: RemotePrefill | Message = await self._read_prompt(head, reader)
             elif head.kind in (Kind.PULL, Kind.PUSH):
                 payload = await read_payload(reader, head, SMALL_CONTROL_BYTES)
                 first = decode_message(head.kind, payload)
@@ -166,7 +166,7 @@ class PrefillServer:
                 "wrong_pod", f"this is pod {here}, not {opening.pod_uid}: its address was reused"
             )
 
-    async def _asked(self, head: Frame, reader: asyncio.StreamReader) -> RemotePrefill:
+    async def _read_prompt(self, head: Frame, reader: asyncio.StreamReader) -> RemotePrefill:
         """The prompt of a PREFILL frame that this engine can compute."""
         with self._room_for(head.length):
             payload = await read_payload(reader, head, MAX_CONTROL_BYTES)

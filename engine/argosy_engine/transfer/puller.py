@@ -436,14 +436,14 @@ class Puller:
         try:
             outcome: PullDone | PullFailed = await self._pull(job, failed)
         except PullError as error:
-            outcome = _failed(job, error, failed)
+            outcome = _report_failure(job, error, failed)
         except asyncio.CancelledError:
             gone = PullError("cancelled", "the request ended before its KV came")
-            outcome = _failed(job, gone, failed)
+            outcome = _report_failure(job, gone, failed)
         except Exception as error:
             # A pull must end in an event: a request without one would wait for ever.
             log.exception("a pull failed inside the engine")
-            outcome = _failed(job, PullError("broken", f"unexpected: {error!r}"), failed)
+            outcome = _report_failure(job, PullError("broken", f"unexpected: {error!r}"), failed)
         self._post(outcome)
 
     async def _pull(self, job: PullJob, failed: list[FailedPrefill]) -> PullDone:
@@ -484,7 +484,7 @@ class Puller:
             self._suspects.failed(candidate, asked_s=asked_s, now=time.monotonic())
 
 
-def _failed(job: PullJob, error: PullError, failed: list[FailedPrefill]) -> PullFailed:
+def _report_failure(job: PullJob, error: PullError, failed: list[FailedPrefill]) -> PullFailed:
     return PullFailed(
         request_id=job.request_id,
         attempt=job.attempt,

@@ -35,14 +35,14 @@ class _Asked:
         """[vocab] True for tokens beside `allowed_token_ids`."""
         if params.allowed_token_ids:
             self.others = torch.ones(vocab, dtype=torch.bool, device=device)
-            self.others[torch.from_numpy(_known(params.allowed_token_ids, vocab)).to(device)] = (
+            self.others[torch.from_numpy(_within(params.allowed_token_ids, vocab)).to(device)] = (
                 False
             )
         biases = {token: bias for token, bias in params.logit_bias if token < vocab}
         self.biased = np.array(list(biases), np.int64)
         self.biases = np.array(list(biases.values()), np.float32)
         ends = params.stop_token_ids if params.ignore_eos else (*params.stop_token_ids, *eos)
-        self.ends = _known(ends, vocab)
+        self.ends = _within(ends, vocab)
         self.words: dict[int, list[tuple[int, ...]]] = {}
         """Bad words by their last token but one; those of one token under -1."""
         for word in params.bad_words:
@@ -69,7 +69,7 @@ class _Asked:
                 yield word[-1]
 
 
-def _known(ids: Sequence[int], vocab: int) -> npt.NDArray[np.int64]:
+def _within(ids: Sequence[int], vocab: int) -> npt.NDArray[np.int64]:
     found = np.array(ids, np.int64)
     return found[found < vocab]
 

@@ -319,7 +319,7 @@ class Handover:
         if self._sink.prefill_pod:
             named["x-argosy-prefill-pod"] = self._sink.prefill_pod
         if self._sink.failed_prefills:
-            named["x-argosy-failed-prefills"] = _named(self._sink.failed_prefills)
+            named["x-argosy-failed-prefills"] = _join_names(self._sink.failed_prefills)
         if self._sink.first_token_held_s:
             named[HELD_HEADER] = f"{1000 * self._sink.first_token_held_s:.1f}"
         return named
@@ -339,11 +339,11 @@ class Handover:
         if self._told is None or whole is None or not events.startswith(b": argosy "):
             return events
         failed, self._told = self._sink.failed_prefills[self._told :], None
-        said = "whole" if whole else f"failed {_named(failed)}"
+        said = "whole" if whole else f"failed {_join_names(failed)}"
         return f": argosy-handover {said}\n".encode() + events
 
 
-def _named(failed: Iterable[FailedPrefill]) -> str:
+def _join_names(failed: Iterable[FailedPrefill]) -> str:
     return ",".join(f"{address}={reason}" for address, reason in failed)
 
 

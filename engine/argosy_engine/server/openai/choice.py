@@ -316,9 +316,9 @@ class Choice:
                 deltas = self._shaper.push(text)
             self._owed_ids += ids
             self._owed_likely += likely
-            yield from self._shown(deltas, usage)
+            yield from self._render(deltas, usage)
 
-    def _shown(
+    def _render(
         self, deltas: list[dict[str, object]], usage: str | None
     ) -> Iterator[tuple[str, list[int]]]:
         """What is told of tokens stands in the last chunk that they make: until then another
@@ -341,7 +341,7 @@ class Choice:
         assert piece.reason is not None
         held = [] if self._shaper is None else self._shaper.finish()
         usage = self._usage(0 if self._parsed.form.without_output else self.flow.n_tokens)
-        text = "".join(chunk for chunk, _ in self._shown(held, usage))
+        text = "".join(chunk for chunk, _ in self._render(held, usage))
         ids = self._owed_ids + self.flow.uncovered
         likely = self._owed_likely + self.flow.uncovered_likely
         if self._parsed.form.without_output:

@@ -138,17 +138,17 @@ class Reply:
         """Of all choices; raises the ApiError of one that failed."""
         if len(self._choices) == 1:
             async for piece in self._first.flow.pieces(self._first.sink):
-                yield self._first, self._taken(self._first, piece)
+                yield self._first, self._note_end(self._first, piece)
             return
         async with aclosing(merged(self._choices, self._started)) as pieces:
             async for choice, piece in pieces:
-                self._taken(choice, piece)
+                self._note_end(choice, piece)
                 if choice.shares_its_prompt:
                     while choice.followers:
                         self._submit(choice.followers.pop(0))
                 yield choice, piece
 
-    def _taken(self, choice: Choice, piece: Piece) -> Piece:
+    def _note_end(self, choice: Choice, piece: Piece) -> Piece:
         if piece.error is not None:
             choice.ended = True
         elif piece.reason is not None:

@@ -273,7 +273,7 @@ def parse_completion(
     structure = structure_of(body)
     sampling = sampling_of(body, default_max, defaults, tokenizer, form, structure.grammar)
     refuse_long_answer(body, longest, sampling.max_tokens, max_model_len)
-    return _parsed(body, prompts, sampling, form, structure, chat=False)
+    return _parse(body, prompts, sampling, form, structure, chat=False)
 
 
 def parse_chat(
@@ -303,7 +303,7 @@ def parse_chat(
     most = max_model_len - length
     sampling = sampling_of(body, most, defaults, tokenizer, form, structure.grammar)
     refuse_long_answer(body, length, sampling.max_tokens, max_model_len)
-    return _parsed(body, (prompt,), sampling, form, structure, chat=True)
+    return _parse(body, (prompt,), sampling, form, structure, chat=True)
 
 
 def chat_text(body: Mapping[str, Any], tokenizer: Tokenizer, tools: Tools = NO_TOOLS) -> str:
@@ -386,7 +386,7 @@ def _check_calls(calls: Any, path: str) -> None:
             raise bad(f"{path}[{at}]", f"must be {form}")
 
 
-def _parsed(
+def _parse(
     body: Mapping[str, Any],
     prompts: tuple[Prompt, ...],
     sampling: SamplingParams,

@@ -147,7 +147,7 @@ class OpenAiApi:
                 Route("/detokenize", _Endpoint(self._detokenize), methods=["POST"]),
                 Route("/tokenizer_info", _Endpoint(self._tokenizer_info), methods=["GET"]),
             ],
-            exception_handlers={HTTPException: _not_here, Exception: _failed},
+            exception_handlers={HTTPException: _not_here, Exception: _answer_failure},
         )
         proven = ProvenApp(routes, verifier, "api", self._config.pod_uid, ("/health", "/ping"))
         return NamedApp(
@@ -462,7 +462,7 @@ def _not_here(request: Request, error: Exception) -> Response:
     )
 
 
-def _failed(_request: Request, error: Exception) -> Response:
+def _answer_failure(_request: Request, error: Exception) -> Response:
     """An error of the engine itself; Starlette raises it again, so that it is logged."""
     text = f"the engine failed: {type(error).__name__}"
     body = ApiError(500, text, "server_error", code="internal_error").body()

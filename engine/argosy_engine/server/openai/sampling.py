@@ -175,7 +175,7 @@ def sampling_of(
         presence_penalty=number(body, "presence_penalty", 0.0, low=-2.0, high=2.0),
         frequency_penalty=number(body, "frequency_penalty", 0.0, low=-2.0, high=2.0),
         logit_bias=_biases(body, tokenizer.vocab_size),
-        allowed_token_ids=_allowed(body, tokenizer.vocab_size),
+        allowed_token_ids=_read_allowed_tokens(body, tokenizer.vocab_size),
         bad_words=_bad_words(body, tokenizer),
         grammar=grammar,
         logprobs=ranked if form.logprobs is None else form.logprobs,
@@ -220,7 +220,7 @@ def _biases(body: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, float]
     return tuple(biases.items())
 
 
-def _allowed(body: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+def _read_allowed_tokens(body: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     if body.get("allowed_token_ids") == []:
         raise bad("allowed_token_ids", "allows no token: name some, or leave it out")
     return ids(body, "allowed_token_ids", vocab_size)

@@ -220,7 +220,7 @@ class Structure:
 
     def after_thought(self) -> "Structure":
         """The same for an answer whose reasoning has begun. ApiError 400."""
-        return Structure(_bounded(after_thought(self.grammar), self.field), self.field)
+        return Structure(_refuse_large(after_thought(self.grammar), self.field), self.field)
 
 
 FREE = Structure()
@@ -243,19 +243,19 @@ def structure_of(body: Mapping[str, Any]) -> Structure:
         raise bad("ignore_eos", f"does not go with {name}, which says where the answer ends")
     if kind == "json":
         value = adapt(value, field)
-    return Structure(composed(kind, value, field), field)
+    return Structure(compose_grammar(kind, value, field), field)
 
 
-def composed(kind: str, value: Any, field: str) -> str:
+def compose_grammar(kind: str, value: Any, field: str) -> str:
     """The grammar of what the client wrote in `field`. ApiError 400."""
     try:
         grammar = compose(kind, value)
     except GrammarError as error:
         raise bad(field, str(error)) from error
-    return _bounded(grammar, field)
+    return _refuse_large(grammar, field)
 
 
-def _bounded(grammar: str, field: str) -> str:
+def _refuse_large(grammar: str, field: str) -> str:
     if len(grammar) > _LONGEST:
         raise bad(field, f"has {len(grammar)} characters: write at most {_LONGEST}")
     return grammar

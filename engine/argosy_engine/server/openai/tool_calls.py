@@ -142,9 +142,9 @@ class _Call:
         elif char == '"':
             self._in_string = False
             if self._depth == 1 and not self._bare:
-                self._told(self._word)
+                self._read_string(self._word)
 
-    def _told(self, quoted: str) -> None:
+    def _read_string(self, quoted: str) -> None:
         try:
             word = str(json.loads(quoted))
         except ValueError:
@@ -214,7 +214,7 @@ class TextCalls:
                 at += 1
         if self._call is not None:
             found += self._progress(self._call)
-        return list(_joined(found))
+        return list(_join(found))
 
     def finish(self) -> list[Delta]:
         """What is still held when the text ends."""
@@ -381,7 +381,7 @@ PARSERS: Mapping[str, Callable[[Collection[str]], TextCalls]] = {
 """By the name that `--tool-call-parser` takes, which is vLLM's; made with the functions' names."""
 
 
-def _joined(deltas: list[Delta]) -> Iterator[Delta]:
+def _join(deltas: list[Delta]) -> Iterator[Delta]:
     """Neighbouring texts and arguments as one."""
     last: Delta | None = None
     for delta in deltas:

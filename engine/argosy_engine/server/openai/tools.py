@@ -11,7 +11,7 @@ from argosy_engine.server.openai.structure import (
     VALUES,
     Structure,
     adapt,
-    composed,
+    compose_grammar,
     structure_of,
 )
 
@@ -56,12 +56,12 @@ def tools_of(body: Mapping[str, Any], parser: str) -> Tools:
         if choice not in (None, "none", "auto"):
             raise bad("tool_choice", "names tools, and there are none in tools")
         return NO_TOOLS
-    shown = _checked(given)
+    shown = _check_tools(given)
     if choice == "none":
         return Tools(shown=shown)
     tools = {tool["function"]["name"]: (at, tool["function"]) for at, tool in enumerate(shown)}
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        choice, allowed = _allowed(choice, tools)
+        choice, allowed = _read_allowed_tools(choice, tools)
         tools = {name: tools[name] for name in allowed}
     parallel = flag(body, "parallel_tool_calls", default=True)
     if choice in (None, "auto"):
@@ -76,18 +76,18 @@ def tools_of(body: Mapping[str, Any], parser: str) -> Tools:
     if choice == "required":
         structure = Structure(_list_of(tools, one_only=not parallel), "tools")
         return Tools(shown=shown, names=frozenset(tools), reads="list", structure=structure)
-    name = _named(choice)
+    name = _read_name(choice)
     if name not in tools:
         raise bad("tool_choice.function.name", f"there is no function {name!r:.80} in tools")
     schema = _parameters(*tools[name])
     field = f"tools[{tools[name][0]}].function.parameters"
-    structure = Structure(composed("json", schema, field), field)
+    structure = Structure(compose_grammar("json", schema, field), field)
     return Tools(
         shown=shown, names=frozenset({name}), reads="named", name=name, structure=structure
     )
 
 
-def _allowed(choice: Mapping[str, Any], tools: _Functions) -> tuple[str, list[str]]:
+def _read_allowed_tools(choice: Mapping[str, Any], tools: _Functions) -> tuple[str, list[str]]:
     """The mode of OpenAI's `allowed_tools`, and the functions that may be called."""
     field = "tool_choice.allowed_tools"
     given = choice.get("allowed_tools")
@@ -110,10 +110,10 @@ def _allowed(choice: Mapping[str, Any], tools: _Functions) -> tuple[str, list[st
 def shown_tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """For the chat template. ApiError 400."""
     given = body.get("tools")
-    return () if given is None else _checked(given)
+    return () if given is None else _check_tools(given)
 
 
-def _checked(given: Any) -> tuple[dict[str, Any], ...]:
+def _check_tools(given: Any) -> tuple[dict[str, Any], ...]:
     if given == []:
         raise bad("tools", "is empty: write at least one, or leave it out")
     if not isinstance(given, list) or len(given) > _MOST_TOOLS:
@@ -131,7 +131,7 @@ def _is_name(given: Any) -> bool:
     return isinstance(given, str) and given != ""
 
 
-def _named(choice: Any) -> str:
+def _read_name(choice: Any) -> str:
     function = choice.get("function") if isinstance(choice, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise bad("tool_choice", 'must be "none", "auto", "required", a function or allowed_tools')
@@ -159,7 +159,7 @@ def _refuse_beside(body: Mapping[str, Any]) -> None:
 def _list_of(tools: _Functions, *, one_only: bool) -> str:
     """Each tool's parameters are a definition: names in them are the tool's own."""
     own = {
-        str(at): _moved(_parameters(at, function), f"#/$defs/{at}")
+        str(at): _move_refs(_parameters(at, function), f"#/$defs/{at}")
         for at, function in tools.values()
     }
     calls = [
@@ -174,10 +174,10 @@ def _list_of(tools: _Functions, *, one_only: bool) -> str:
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     if one_only:
         schema["maxItems"] = 1
-    return composed("json", {**schema, "$defs": own}, "tools")
+    return compose_grammar("json", {**schema, "$defs": own}, "tools")
 
 
-def _moved(parameters: Mapping[str, Any], place: str) -> dict[str, Any]:
+def _move_refs(parameters: Mapping[str, Any], place: str) -> dict[str, Any]:
     """A whole schema as the part of another one that stands at `place`."""
     # With an address of its own, "#" would mean the part. The dialect is said at the root only.
     part = {name: each for name, each in parameters.items() if name not in ("$id", "$schema")}

@@ -86,7 +86,7 @@ def pack_step(flat: FlatBatch) -> Numbers:
     """What the model and its KV pool read of a step; the draw is rank 0's alone."""
     tables = flat.block_tables
     sizes = (len(flat.token_ids), len(tables), len(flat.sample_rows))
-    return _joined(
+    return _concatenate(
         sizes,
         flat.token_ids,
         flat.positions,
@@ -125,7 +125,7 @@ def step_of(numbers: Numbers) -> FlatBatch:
 
 def pack_copies(copies: Copies) -> Numbers:
     """(block, slot) after (block, slot)."""
-    return _joined(list(chain.from_iterable(copies)))
+    return _concatenate(list(chain.from_iterable(copies)))
 
 
 def copies_of(numbers: Numbers) -> Copies:
@@ -134,7 +134,7 @@ def copies_of(numbers: Numbers) -> Copies:
     return tuple((block, slot) for block, slot in pairs)
 
 
-def _joined(*columns: Sequence[int]) -> Numbers:
+def _concatenate(*columns: Sequence[int]) -> Numbers:
     total = sum(map(len, columns))
     values: Iterable[int] = chain.from_iterable(columns)
     return np.fromiter(values, np.int32, total)
