@@ -22,18 +22,6 @@ def _schedule(**fields: Any) -> dict[str, Any]:
     return {"autoscaling": {"schedules": [day | fields]}}
 
 
-def _pods(**fields: Any) -> dict[str, Any]:
-    return {"pods": [fields]}
-
-
-def _volume(**fields: Any) -> dict[str, Any]:
-    return _pods(volumes=[{"name": "data", "mountPath": "/data", **fields}])
-
-
-def _variable(**fields: Any) -> dict[str, Any]:
-    return _pods(env=[{"name": "A", **fields}])
-
-
 def _typed(*types: Any) -> dict[str, Any]:
     return {"roles": {"colocated": {"gpuTypes": list(types)}}}
 
@@ -56,13 +44,6 @@ LISTS: dict[str, Any] = {
     **_slo(classes=[{"name": "batch", "ttft": {"target": "9s"}, "tpot": {"target": "1s"}}]),
     **_schedule(),
     "engine": {"env": [{"name": "A"}]},
-    "pods": [
-        {
-            "tolerations": [{"key": "pool"}],
-            "topologySpread": [{"topologyKey": "topology.kubernetes.io/zone"}],
-            "volumes": [{"name": "scratch", "mountPath": "/scratch", "emptyDir": {}}],
-        }
-    ],
 }
 """A spec whose lists have items of required fields alone."""
 
@@ -499,187 +480,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write a quantity",
     ),
-    "a volume of the node's disk": (
-        _volume(hostPath={"path": "/"}),
-        "bad",
-        "write persistentVolumeClaim for data that stays, emptyDir",
-    ),
-    "privileged pods": (
-        _pods(securityContext={"privileged": True}),
-        "bad",
-        "Argosy writes the securityContext",
-    ),
-    "the node's network": (_pods(hostNetwork=True), "bad", "a resource such as rdma/hca"),
-    "a Secret of another namespace": (
-        _variable(valueFrom={"secretKeyRef": {"name": "team-b/hub", "key": "token"}}),
-        "bad",
-        "objects of another namespace cannot be used",
-    ),
-    "an account of another namespace": (
-        _pods(serviceAccountName="team-b/llm"),
-        "bad",
-        "write the name of an object of this namespace",
-    ),
-    "a variable twice": (
-        _pods(env=[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]),
-        "bad",
-        "leave one out",
-    ),
-    "a variable that Argosy sets, of all pods": (
-        _pods(env=[{"name": "POD_IP", "value": "::1"}]),
-        "bad",
-        "choose another name",
-    ),
-    "a variable of two values": (
-        _variable(value="1", valueFrom={"secretKeyRef": {"name": "hub", "key": "token"}}),
-        "bad",
-        "write value or valueFrom",
-    ),
-    "a value from nowhere": (_variable(valueFrom={}), "bad", "secretKeyRef or configMapKeyRef"),
-    "variables from two objects": (
-        _pods(envFrom=[{"secretRef": {"name": "a"}, "configMapRef": {"name": "b"}}]),
-        "bad",
-        "write secretRef or configMapRef",
-    ),
-    "a volume on our path": (
-        _pods(volumes=[{"name": "data", "mountPath": "/models/mine", "emptyDir": {}}]),
-        "bad",
-        "write another mountPath, such as /data",
-    ),
-    "a volume over the pod's token": (
-        _pods(volumes=[{"name": "data", "mountPath": "/var/run/argosy", "emptyDir": {}}]),
-        "bad",
-        "write another mountPath, such as /data",
-    ),
-    **{
-        f"a volume that hides {path}": (
-            _pods(volumes=[{"name": "data", "mountPath": path, "emptyDir": {}}]),
-            "bad",
-            "write another mountPath, such as /data",
-        )
-        for path in (
-            "/etc",
-            "/var",
-            "/usr",
-            "/usr/local",
-            "/usr/local/lib",
-            "/bin",
-            "/sbin",
-            "/lib",
-            "/lib64",
-            "/proc",
-            "/proc/sys",
-            "/sys",
-            "/sys/fs/cgroup",
-            "/dev",
-        )
-    },
-    "a path that climbs out of a folder": (
-        _pods(volumes=[{"name": "data", "mountPath": "/data/../models", "emptyDir": {}}]),
-        "bad",
-        "without .. and without a slash at the end",
-    ),
-    "a folder of a volume that climbs": (
-        _volume(emptyDir={}, subPath="../etc"),
-        "bad",
-        "a path below the volume's root",
-    ),
-    "a volume with our name": (
-        _pods(volumes=[{"name": "weights", "mountPath": "/data", "emptyDir": {}}]),
-        "bad",
-        "are Argosy's own: choose another name",
-    ),
-    "a volume without a source": (_volume(), "bad", "write one of emptyDir"),
-    "a volume with two sources": (
-        _volume(emptyDir={}, secret={"secretName": "a"}),
-        "bad",
-        "a volume has one source",
-    ),
-    "two volumes at one path": (
-        _pods(
-            volumes=[
-                {"name": "a", "mountPath": "/data", "emptyDir": {}},
-                {"name": "b", "mountPath": "/data", "emptyDir": {}},
-            ]
-        ),
-        "bad",
-        "write another one for one of them",
-    ),
-    "a volume's name of 64 characters": (
-        _pods(volumes=[{"name": "x" * 64, "mountPath": "/data", "emptyDir": {}}]),
-        "bad",
-        "at most 63 lower-case letters",
-    ),
-    "a label that Argosy writes": (
-        _pods(labels={"serving.argosy.dev/role": "gateway"}),
-        "bad",
-        "choose a domain of your own",
-    ),
-    "an annotation that unconfines": (
-        _pods(annotations={"container.apparmor.security.beta.kubernetes.io/engine": "unconfined"}),
-        "bad",
-        "choose other keys",
-    ),
-    "a key of nodes that is too long": (
-        _pods(nodeSelector={"x" * 318: "a"}),
-        "bad",
-        "such as topology.kubernetes.io/zone",
-    ),
-    "a toleration of any value and of one": (
-        _pods(tolerations=[{"key": "pool", "operator": "Exists", "value": "llm"}]),
-        "bad",
-        "leave value out",
-    ),
-    "a toleration of nothing": (
-        _pods(tolerations=[{"value": "llm"}]),
-        "bad",
-        "write operator: Exists, or the key",
-    ),
-    "seconds of a taint that ends no pod": (
-        _pods(tolerations=[{"key": "pool", "effect": "NoSchedule", "tolerationSeconds": 5}]),
-        "bad",
-        "count for effect NoExecute alone",
-    ),
-    "a request for a device": (
-        _pods(resources={"requests": {"rdma/hca": 1}}),
-        "bad",
-        "write it under limits",
-    ),
-    "a resource that no node offers": (
-        _pods(resources={"limits": {"disk": "1Gi"}}),
-        "bad",
-        "ephemeral-storage",
-    ),
-    "GPUs beyond those of the role": (
-        _pods(resources={"limits": {"nvidia.com/gpu": 8}}),
-        "bad",
-        "write their number in its resources.gpu",
-    ),
-    "a claim of nothing": (
-        _pods(resources={"claims": [{"name": "gpu"}]}),
-        "bad",
-        "write resourceClaimTemplateName",
-    ),
-    "GPUs of claims that are not there": (
-        {"roles": {"colocated": {"resources": {"gpuFrom": "Claims"}}}},
-        "bad",
-        "write resources.claims in an item of pods",
-    ),
     "a GPU's name beside GPU types": (
         {"roles": {"colocated": {"gpuTypes": [H100], "resources": {"gpuResource": "amd.com/gpu"}}}},
         "bad",
         "leave resources.gpuResource and resources.gpuFrom out",
-    ),
-    "user ids that are numbers": (_pods(userIds="1000"), "bad", "Assigned"),
-    "pods of a role that does not exist": (_pods(roles=["router"]), "bad", "gateway"),
-    "flips between pods that are placed differently": (
-        {
-            "mode": "disaggregated",
-            "autoscaling": {"roleFlip": True},
-            **_pods(roles=["decode"], nodeSelector={"pool": "llm"}),
-        },
-        "bad",
-        "name both roles in an item of pods, or none",
     ),
     "a query in an address": (
         {"metrics": {"prometheus": {"url": "http://inside/secrets?x="}}},

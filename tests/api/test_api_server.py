@@ -78,7 +78,7 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     spec = json.loads(output)["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     # Lists have no default in the CRD: an absent one and an empty one are the same to users.
-    del read["engine"]["args"], read["engine"]["env"], read["pods"]
+    del read["engine"]["args"], read["engine"]["env"]
     del read["model"]["servedNames"]
     del read["autoscaling"]["schedules"]
     for role in read["roles"].values():

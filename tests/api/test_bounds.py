@@ -20,7 +20,6 @@ ROLES = ("prefill", "decode", "colocated")
 ITEMS: dict[str, dict] = {
     "classes[]": {"name": "batch", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}},
     "gpuTypes[]": H100 | {"profile": TIMES},
-    "pods[]": {},
     "tolerations[]": {"operator": "Exists", "effect": "NoExecute"},
     "topologySpread[]": {"topologyKey": "topology.kubernetes.io/zone"},
     "schedules[]": {"name": "day", "start": "0 8 * * *", "duration": "1h", "roles": {}},

@@ -20,48 +20,38 @@ LABEL, SUBDOMAIN = "l" * 63, "s" * 253
 KEY = f"{'d' * 253}/{'k' * 63}"
 DATA = "k" * 253
 REFERENCE = {"name": SUBDOMAIN, "key": DATA}
-PODS: dict[str, Any] = {
-    "labels": {KEY: LABEL},
-    "annotations": {KEY: "x"},
-    "nodeSelector": {KEY: LABEL},
-    "tolerations": [{"key": KEY, "value": LABEL, "effect": "NoSchedule"}],
-    "topologySpread": [{"topologyKey": KEY}],
-    "priorityClassName": SUBDOMAIN,
-    "schedulerName": SUBDOMAIN,
-    "runtimeClassName": SUBDOMAIN,
-    "serviceAccountName": SUBDOMAIN,
-    "imagePullSecrets": [{"name": SUBDOMAIN}],
-    "resources": {"claims": [{"name": LABEL, "resourceClaimTemplateName": SUBDOMAIN}]},
+ENV = {
     "env": [
         {"name": "S" * 128, "valueFrom": {"secretKeyRef": REFERENCE}},
         {"name": "C" * 128, "valueFrom": {"configMapKeyRef": REFERENCE}},
     ],
     "envFrom": [{"secretRef": {"name": SUBDOMAIN}}, {"configMapRef": {"name": SUBDOMAIN}}],
-    "volumes": [
-        {"name": "a" * 63, "mountPath": "/a", "secret": {"secretName": SUBDOMAIN}},
-        {"name": "b" * 63, "mountPath": "/b", "configMap": {"name": SUBDOMAIN}},
-        {"name": "c" * 63, "mountPath": "/c", "persistentVolumeClaim": {"claimName": SUBDOMAIN}},
-        {"name": "d" * 63, "mountPath": "/d", "csi": {"driver": LABEL}},
-    ],
 }
-FETCH = {
-    "claimName": SUBDOMAIN,
-    "serviceAccountName": SUBDOMAIN,
-    "env": PODS["env"],
-    "envFrom": PODS["envFrom"],
+TEMPLATE: dict[str, Any] = {
+    "metadata": {"labels": {KEY: LABEL}, "annotations": {KEY: "x"}},
+    "spec": {
+        "nodeSelector": {KEY: LABEL},
+        "priorityClassName": SUBDOMAIN,
+        "runtimeClassName": SUBDOMAIN,
+        "serviceAccountName": SUBDOMAIN,
+        "imagePullSecrets": [{"name": SUBDOMAIN}],
+        "containers": [{"name": name, **ENV} for name in ("engine", "gateway", "fetch")],
+        "volumes": [{"name": "a" * 63, "secret": {"secretName": SUBDOMAIN}}],
+    },
 }
+FETCH = {"claimName": SUBDOMAIN, "serviceAccountName": SUBDOMAIN}
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
 SPECS: dict[str, dict[str, Any]] = {
     "mounted": {
         "model": {"uri": f"pvc://{SUBDOMAIN}/weights", "servedNames": ["m" * 128]},
         "mode": "disaggregated",
         "security": {"tls": {"secretName": SUBDOMAIN}},
-        "pods": [PODS],
+        "template": TEMPLATE,
         "slo": SLO | {"classes": [{"name": "c" * 32, **SLO}]},
     },
     "fetched": {
         "model": {"uri": "s3://bucket/prefix", "fetch": FETCH},
-        "pods": [PODS],
+        "template": TEMPLATE,
     },
     "fetched into a claim of its own": {
         "model": {

@@ -1,4 +1,4 @@
-"""Pods of any item of `pods` before the API server's own admission of Pod Security."""
+"""Pods with and without a template before the API server's own admission of Pod Security."""
 
 from typing import Any
 
@@ -11,18 +11,29 @@ from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.models import fetch
 from tests.api.test_api_server import Kubectl
 from tests.render.fleets import IMAGES
-from tests.render.overlays import ALL
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
-ASSIGNED = {name: value for name, value in ALL.items() if name != "serviceAccountName"}
-"""Every field, but no account that would have to exist."""
-ITEMS: dict[str, list[dict[str, Any]]] = {
-    "none": [],
-    "user ids of the platform": [{"userIds": "Assigned"}],
-    "a writable image": [{"rootFilesystem": "Writable"}],
-    "volumes": [{"volumes": ASSIGNED["volumes"]}],
-    "all at once": [ASSIGNED],
+MOUNT = {"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}
+TEMPLATES: dict[str, Any] = {
+    "none": {},
+    "user ids of the platform": {
+        "spec": {
+            "securityContext": {
+                "$patch": "replace",
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            }
+        }
+    },
+    "placed and equipped": {
+        "spec": {
+            "priorityClassName": "serving",
+            "runtimeClassName": "nvidia",
+            "containers": [{"name": name, **MOUNT} for name in ("engine", "gateway", "fetch")],
+            "volumes": [{"name": "cache", "emptyDir": {}}],
+        }
+    },
 }
 
 
@@ -66,27 +77,27 @@ def kubectl(cluster: Any) -> Any:
     run("delete", "priorityclass/serving", "runtimeclass/nvidia")
 
 
-def fleet(pods: list[dict[str, Any]], **model: Any) -> ServingDeployment:
+def fleet(template: dict[str, Any], **model: Any) -> ServingDeployment:
     model = model or {"uri": "pvc://models/a"}
-    spec = {"model": model, "mode": "disaggregated", "pods": pods}
+    spec = {"model": model, "mode": "disaggregated", "template": template}
     meta = {"name": "chat", "namespace": "pods", "uid": "1234-5678"}
     return ServingDeployment.model_validate({"metadata": meta, "spec": spec})
 
 
-def templates(pods: list[dict[str, Any]]) -> dict[str, Any]:
+def templates(template: dict[str, Any]) -> dict[str, Any]:
     """What has pods: the objects by their containers."""
-    one = fleet(pods)
+    one = fleet(template)
     engine = workload.deployment(EnginePod.of(one, "decode", "0" * 8, IMAGES), 1)
     fetched = {"uri": "hf://org/tiny@v1", "fetch": {"claimName": "models"}}
-    job = fetch.job(fleet(pods, **fetched), IMAGES)
+    job = fetch.job(fleet(template, **fetched), IMAGES)
     return {"engine": engine, "gateway": gateway.objects(one, IMAGES)[-1], "fetch": job}
 
 
-@pytest.mark.parametrize("case", ITEMS)
+@pytest.mark.parametrize("case", TEMPLATES)
 def test_the_api_server_admits_the_pods_as_restricted(kubectl: Any, case: str) -> None:
     """A Deployment and a Job are only warned about; their pods are refused."""
     items = []
-    for name, owner in templates(ITEMS[case]).items():
+    for name, owner in templates(TEMPLATES[case]).items():
         template = owner["spec"]["template"]
         meta = {**template["metadata"], "name": name, "namespace": "pods"}
         items += [owner, {"apiVersion": "v1", "kind": "Pod", **template, "metadata": meta}]
@@ -125,7 +136,7 @@ def test_an_affinity_that_is_none_is_refused_where_it_is_written(
     kubectl: Any, affinity: Any, says: str
 ) -> None:
     """The CRD does not know its fields. The write of the Deployment names them."""
-    deployment = templates([{"affinity": affinity}])["engine"]
+    deployment = templates({"spec": {"affinity": affinity}})["engine"]
     words = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
     code, output = kubectl(*words, given=yaml.safe_load(yaml.safe_dump(deployment)))
     assert code != 0

@@ -9,7 +9,6 @@ from argosy_operator.api.crd.definition import serving_deployments
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, refusals, schema_of
 from tests.api.refused import POOL, REFUSED, manifest
-from tests.render.overlays import ALL, overlays
 
 SCHEMA = schema_of(serving_deployments())
 
@@ -119,19 +118,6 @@ def test_the_crd_and_the_models_accept_the_same_specs(spec, name):
     assert bool(refused_by_crd) == bool(refused_by_models), (refused_by_crd, refused_by_models)
 
 
-@pytest.mark.slow
-@given(item=overlays)
-def test_the_crd_and_the_models_accept_the_same_items_of_pods(item):
-    thing = manifest({"pods": [item]})
-    refused_by_crd = refusals(SCHEMA, defaulted(SCHEMA, thing))
-    try:
-        ServingDeployment.model_validate(thing)
-        refused_by_models = ""
-    except ValidationError as error:
-        refused_by_models = str(error)
-    assert bool(refused_by_crd) == bool(refused_by_models), (refused_by_crd, refused_by_models)
-
-
 def rules(schema):
     """The sentences of all rules that span several fields: those that name the field to blame."""
     found = [r["message"] for r in schema.get("x-kubernetes-validations", []) if "fieldPath" in r]
@@ -171,26 +157,6 @@ def test_a_minimal_spec_is_accepted():
     assert refusals(SCHEMA, defaulted(SCHEMA, manifest({}))) == []
     assert fleet.spec.mode == "colocated"
     assert fleet.served_names == ("bad",)
-
-
-def test_an_item_of_pods_with_every_field_is_accepted():
-    longest = {"name": "x" * 63, "mountPath": "/data", "emptyDir": {}}
-    thing = manifest({"pods": [ALL, {"roles": ["gateway"], "volumes": [longest]}]})
-    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
-    every, gateways = ServingDeployment.model_validate(thing).spec.pods
-    assert every.is_of("prefill")
-    assert every.is_of("gateway")
-    assert not gateways.is_of("prefill")
-    assert gateways.volumes[0].name == "x" * 63
-
-
-@pytest.mark.parametrize("first", [{}, {"resources": {}}, {"labels": {"team": "search"}}])
-def test_claims_of_any_item_of_pods_bring_the_gpus(first):
-    claims = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}
-    roles = {"colocated": {"resources": {"gpuFrom": "Claims"}}}
-    thing = manifest({"roles": roles, "pods": [first, {"resources": claims}]})
-    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
-    assert ServingDeployment.model_validate(thing).spec.claims_bring_gpus()
 
 
 def test_weights_over_two_gpus_are_accepted_in_engines_that_hand_nothing_over():

@@ -109,12 +109,20 @@ def test_there_are_no_floats():
 
 
 def test_unknown_fields_are_kept_only_in_decision_records_and_in_what_is_not_ours_to_type():
-    """Affinity is Kubernetes' own; the others are refused whatever is in them."""
+    """Templates are Kubernetes' own."""
     open_ended = [p for p, n in OURS if n.get("x-kubernetes-preserve-unknown-fields")]
-    assert open_ended == [
-        "ServingDeployment.spec.pods[].affinity",
-        "ServingDeployment.spec.pods[].volumes[].hostPath",
-        "ServingDeployment.spec.pods[].securityContext",
+    of_pods = ("metadata", "spec")
+    assert [path for path in open_ended if ".template." in path] == [
+        f"ServingDeployment.spec.{of}template.{part}"
+        for of in (
+            "model.fetch.",
+            *(f"roles.{r}." for r in ("prefill", "decode", "colocated")),
+            "routing.",
+            "",
+        )
+        for part in of_pods
+    ]
+    assert [path for path in open_ended if ".template." not in path] == [
         "ServingDeployment.status.autoscaling.lastDecision.record",
         "ServingDeployment.status.autoscaling.history[].record",
     ]
@@ -132,7 +140,7 @@ def test_defaults_of_the_crd_are_the_models_defaults():
     written = defaulted(schema_of(serving_deployments()), manifest({}))["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     # An empty list and an absent one are equal.
-    del read["engine"]["args"], read["engine"]["env"], read["pods"]
+    del read["engine"]["args"], read["engine"]["env"]
     del read["autoscaling"]["schedules"]
     del read["model"]["servedNames"]
     for role in read["roles"].values():
@@ -150,11 +158,6 @@ def test_the_models_fill_in_items_of_lists():
     assert [schedule.time_zone for schedule in spec.autoscaling.schedules] == ["UTC"]
     assert [kind.resource_name for kind in spec.roles.colocated.gpu_types] == ["nvidia.com/gpu"]
     assert [one.priority for one in spec.slo.classes] == [0]
-    (section,) = spec.pods
-    assert [taint.operator for taint in section.tolerations] == ["Equal"]
-    assert [(one.max_skew, one.when_unsatisfiable) for one in section.topology_spread] == [
-        (1, "ScheduleAnyway")
-    ]
 
 
 def test_columns_and_short_names_are_the_contract():

@@ -18,12 +18,10 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
-from pydantic.alias_generators import to_camel
 
 from argosy_operator.api.crd.definition import definitions
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
-from argosy_operator.api.v1alpha1.pods.settings import PodSettings
+from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.cli.images import DEFAULT_PICKER
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
@@ -529,40 +527,14 @@ def test_addresses_that_fleets_may_name_reach_the_operator():
     assert "allowed" in text
 
 
-def test_pods_get_the_same_defaults_with_and_without_the_chart():
-    text = operator_args(rendered())["--pod-defaults"]
-    defaults = PodDefaults.model_validate_json(text)
-    assert defaults.engines.resources == PodDefaults().engines.resources
-    assert defaults.gateways.resources == PodDefaults().gateways.resources
-    assert defaults.engines.user_ids == "Fixed"
-    assert defaults.engines.image_pull_secrets == ()
-
-
-def test_defaults_of_pods_reach_the_operator():
-    settings = (
-        "pods.engines.userIds=Assigned",
-        "pods.gateways.imagePullSecrets[0].name=registry",
-        "pods.gateways.resources.limits.cpu=2",
-    )
-    text = operator_args(rendered(None, *settings))["--pod-defaults"]
-    defaults = PodDefaults.model_validate_json(text)
-    assert defaults.engines.user_ids == "Assigned"
-    assert [secret.name for secret in defaults.gateways.image_pull_secrets] == ["registry"]
-    assert defaults.gateways.resources.limits == {"cpu": "2"}
-    assert defaults.gateways.resources.requests == {"cpu": "100m", "memory": "128Mi"}
-
-
-def test_a_default_of_pods_that_does_not_exist_is_refused():
-    code, text = helm("template", "argosy", str(CHART), "--set", "pods.engines.hostNetwork=true")
+def test_the_template_of_all_pods_reaches_the_operator():
+    assert operator_args(rendered())["--pod-template"] == "{}"
+    setting = "podTemplate.spec.imagePullSecrets[0].name=registry"
+    text = operator_args(rendered(None, setting))["--pod-template"]
+    assert json.loads(text) == {"spec": {"imagePullSecrets": [{"name": "registry"}]}}
+    code, text = helm("template", "argosy", str(CHART), "--set", "podTemplate.hostNetwork=true")
     assert code != 0
     assert "hostNetwork" in text
-
-
-def test_every_default_of_pods_has_a_place_in_the_charts_schema():
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    known = set(schema["definitions"]["pods"]["properties"])
-    refused = {"securityContext", "hostNetwork"}
-    assert known == {to_camel(name) for name in PodSettings.model_fields} - refused
 
 
 def test_the_operator_makes_jobs_and_claims_that_it_knows_by_name():
@@ -662,8 +634,8 @@ def test_no_pod_names_a_user_where_the_platform_assigns_them():
     objects = rendered("openshift-values.yaml", "crds.enabled=false")
     assert pods_of(objects).keys() == {"operator", "webhook", "prometheus"}
     assert [name for name in USERS if name in json.dumps(objects)] == []
-    defaults = PodDefaults.model_validate_json(operator_args(objects)["--pod-defaults"])
-    images = replace(IMAGES, pods=defaults)
+    template = PodTemplate.model_validate_json(operator_args(objects)["--pod-template"])
+    images = replace(IMAGES, template=template)
     of_hub = fleet(model={"uri": "hf://a/b", "fetch": {"size": "1Gi"}})
     fleets = [
         *gateway.objects(fleet(), images),

@@ -10,7 +10,7 @@ from argosy_operator.core.snapshot.snapshot import Issuer
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.render import gateway, peers, workload
 from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.pods.accounts import Callers
+from argosy_operator.render.peers import Callers
 from tests.engine.trust.tokens import Signer
 from tests.render.fleets import IMAGES, fleet
 

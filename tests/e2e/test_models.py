@@ -115,17 +115,22 @@ def stores(argosy: Installed) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def asking(**container: Any) -> dict[str, Any]:
+    """A template of the Job's container."""
+    return {"template": {"spec": {"containers": [{"name": "fetch", **container}]}}}
+
+
 SOURCES = {
-    "from-hub": ("hf://org/tiny@main", {"env": [{"name": "HF_ENDPOINT", "value": ENDPOINT}]}),
+    "from-hub": ("hf://org/tiny@main", asking(env=[{"name": "HF_ENDPOINT", "value": ENDPOINT}])),
     "from-s3": (
         "s3://org/tiny",
-        {
-            "env": [
+        asking(
+            env=[
                 {"name": "AWS_ENDPOINT_URL", "value": ENDPOINT},
                 {"name": "AWS_REGION", "value": "us-east-1"},
             ],
-            "envFrom": [{"secretRef": {"name": "keys"}}],
-        },
+            envFrom=[{"secretRef": {"name": "keys"}}],
+        ),
     ),
 }
 
@@ -182,7 +187,8 @@ def test_a_fetch_says_how_far_it_is(argosy: Installed, stores: Path) -> None:
     os.chmod(place, 0o777)
     volume(argosy, "slow-model", place)
     env = [{"name": "HF_ENDPOINT", "value": ENDPOINT.replace("8000", str(SLOW))}]
-    argosy.apply("slow", model={"uri": "hf://org/large@main", "fetch": {"size": "1Gi", "env": env}})
+    fetch = {"size": "1Gi", **asking(env=env)}
+    argosy.apply("slow", model={"uri": "hf://org/large@main", "fetch": fetch})
 
     def said() -> str:
         return str(argosy.condition("slow", "ModelFetched").get("message", ""))

@@ -86,7 +86,7 @@ def test_a_new_revision_replaces_both_roles_and_loses_nothing(argosy, unhurt):
 
 def test_the_only_gateway_is_replaced_and_nothing_is_lost(argosy, unhurt):
     old, engines = uids(argosy, unhurt, "gateway"), uids(argosy, unhurt, *ENGINES)
-    patch(argosy, unhurt, pods=[{"roles": ["gateway"], "labels": {"team": "a"}}])
+    patch(argosy, unhurt, routing={"template": {"metadata": {"labels": {"team": "a"}}}})
     until_only_new(argosy, unhurt, old, "gateway")
     assert uids(argosy, unhurt, *ENGINES) == engines
 

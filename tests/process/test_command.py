@@ -43,11 +43,10 @@ def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(SystemExit):
         main(["run", "--namespace-gpu-budget", "a=16", "--namespace-gpu-budget", "team-b=8"])
     assert given[4].gpu_budgets == Budgets(None, {"a": 16, "team-b": 8})
-    registry = {"imagePullSecrets": [{"name": "registry"}]}
+    asked = {"spec": {"imagePullSecrets": [{"name": "registry"}]}}
     with pytest.raises(SystemExit):
-        main(["run", "--pod-defaults", json.dumps({"gateways": registry})])
-    (secret,) = given[5].images.pods.gateways.image_pull_secrets
-    assert secret.name == "registry"
+        main(["run", "--pod-template", json.dumps(asked)])
+    assert given[5].images.template.spec == asked["spec"]
     with pytest.raises(SystemExit):
         main(["run", "--lease-namespace", "ns", "--lease-name", "mine"])
     assert (given[6].lease_namespace, given[6].lease_name) == ("ns", "mine")

@@ -42,7 +42,7 @@ def edits(number: int) -> dict:
         OF_GATEWAYS.get(number)
         or (
             {"engine": {"env": [{"name": "CHANGE", "value": str(number)}]}},
-            {"pods": [{"roles": ["gateway"], "labels": {"change": str(number)}}]},
+            {"routing": {"template": {"metadata": {"labels": {"change": str(number)}}}}},
             {"roles": {"colocated": {"replicas": {"min": 1 + number // 4 % 2}}}},
             {"autoscaling": {"interval": f"{10 + number}s"}},
         )[number % 4]

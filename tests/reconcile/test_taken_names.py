@@ -67,7 +67,11 @@ SERVING = ("service", "account", "settings")
 def parked(name: str) -> dict[str, Any]:
     """Without engine pods, which would only make the test slower."""
     none = {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}, "resources": {"gpu": 0}}}}
-    nowhere = {} if name in SERVING else {"pods": [{"nodeSelector": {"example.com/node": "none"}}]}
+    nowhere = (
+        {}
+        if name in SERVING
+        else {"template": {"spec": {"nodeSelector": {"example.com/node": "none"}}}}
+    )
     spec = {**FLEET["spec"], **none, **nowhere, **(FETCHED if name in FETCHING else {})}
     return FLEET | {"metadata": {"name": name}, "spec": spec}
 

@@ -11,8 +11,7 @@ import kubernetes_validate
 import pytest
 
 from argosy_engine.cli import parse
-from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_FLAGS
-from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV
+from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_ENV, RENDERED_FLAGS
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.actions import Create
 from argosy_operator.render import peers, workload
@@ -284,11 +283,12 @@ def test_programs_of_any_engine_find_a_name_of_their_user_and_a_home_they_may_wr
 @pytest.mark.parametrize("name", OF_TYPE)
 def test_the_users_own_name_of_the_user_comes_first(name):
     asked = {"type": name, "image": "peer:1", "env": [{"name": "USER", "value": "mine"}]}
-    own = {"env": [{"name": "USER", "value": "theirs"}]}
-    for spec in ({"engine": asked}, {"pods": [own]}, {"engine": asked, "pods": [own]}):
+    items = [{"name": "engine", "env": [{"name": "USER", "value": "theirs"}]}]
+    own = {"template": {"spec": {"containers": items}}}
+    for spec in ({"engine": asked}, own, {"engine": asked, **own}):
         made = rendered(of_type(name, **spec), OF_TYPE[name])[0]
         values = [one["value"] for one in container(made)["env"] if one["name"] == "USER"]
-        assert values == ["theirs" if "pods" in spec else "mine"]
+        assert values == ["theirs" if "template" in spec else "mine"]
 
 
 def test_engines_behind_a_gateway_of_the_cluster_know_all_names_and_ask_for_no_key():

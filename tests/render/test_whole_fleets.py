@@ -15,7 +15,7 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.render import gateway, network, peers, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
-from argosy_operator.render.pods.accounts import Callers
+from argosy_operator.render.peers import Callers
 from tests.render.fleets import IMAGES, deployment, fleet
 from tests.support.model import ISSUER
 
@@ -181,7 +181,7 @@ def test_gateways_note_their_template_and_what_they_were_made_from() -> None:
     front = gateway.objects(fleet(), IMAGES, certificate="chat-tls", shows_token=False)[-1]
     notes = front["metadata"]["annotations"]
     assert notes[names.TEMPLATE] == str(gateway.TEMPLATE)
-    assert notes[names.INPUTS] == "068c3f9a0821c49f"
+    assert notes[names.INPUTS] == "eabef5dbca45c9e8"
     volumes = front["spec"]["template"]["spec"]["volumes"]
     (shown,) = (volume for volume in volumes if volume["name"] == names.TLS_VOLUME)
     assert shown["secret"]["secretName"] == "chat-tls"

@@ -308,35 +308,6 @@ async def test_pods_of_the_newer_operator_stay_when_the_older_one_comes_back(
     assert templates_of(store) == before
 
 
-async def test_pods_from_before_they_had_the_name_of_a_user_keep_their_template(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = Store(roles=PARKED)
-    with monkeypatch.context() as patch:
-        an_operator_without_user(patch)
-        await rounds(store, OLD)
-    before = templates_of(store)
-    assert "USER" not in str(before)
-    await rounds(store, NEW)
-    assert templates_of(store) == before
-    store.edit(engine={"maxNumSeqs": 8})
-    await rounds(store, NEW)
-    (added,) = (found for name, found in templates_of(store).items() if name not in before)
-    (container,) = added["spec"]["containers"]
-    assert {"name": "USER", "value": workload.USER} in container["env"]
-
-
-def an_operator_without_user(patch: pytest.MonkeyPatch) -> None:
-    """One that writes the template before it."""
-    env = workload._env
-    number = revision.NAMELESS_TEMPLATE
-    patch.setattr(gather, "TEMPLATE", number)
-    patch.setattr(revision, "TEMPLATE", number)
-    patch.setattr(
-        workload, "_env", lambda *args: [one for one in env(*args) if one["name"] != "USER"]
-    )
-
-
 def gateway_of(store: Store) -> Any:
     return store.objects["Deployment", "chat-gateway"]
 

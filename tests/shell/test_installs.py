@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
+from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
@@ -24,7 +24,7 @@ OTHERS = Images(
     "engine:2",
     "gateway:2",
     "picker:2",
-    PodDefaults.model_validate({"gateways": {"labels": {"installed": "blue"}}}),
+    PodTemplate(metadata={"labels": {"installed": "blue"}}),
     fetch="fetch:2",
 )
 """Of the second install. Both would write again and again what the other one does not render."""

@@ -9,28 +9,7 @@
     "endpointPicker": "registry.k8s.io/gateway-api-inference-extension/epp:v1.2.1",
     "pullSecrets": []
   },
-  "pods": {
-    "engines": {
-      "userIds": "Fixed",
-      "imagePullSecrets": [],
-      "resources": {
-        "requests": {
-          "cpu": "100m",
-          "memory": "256Mi"
-        }
-      }
-    },
-    "gateways": {
-      "userIds": "Fixed",
-      "imagePullSecrets": [],
-      "resources": {
-        "requests": {
-          "cpu": "100m",
-          "memory": "128Mi"
-        }
-      }
-    }
-  },
+  "podTemplate": {},
   "operator": {
     "replicas": 2,
     "resources": {

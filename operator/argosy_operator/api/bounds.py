@@ -221,13 +221,6 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
             "a gateway uses one core at most, and an autoscaler tolerates a tenth above its target",
         ),
         NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),
-        NumberBounds(
-            "pods[].tolerations[].tolerationSeconds",
-            0,
-            604_800,
-            "a pod without its node serves not",
-        ),
-        NumberBounds("pods[].topologySpread[].maxSkew", 1, 1000, _PODS),
         NumberBounds("routing.maxQueue", 1, 1_000_000, _QUEUE),
     )
 }

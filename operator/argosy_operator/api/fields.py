@@ -283,42 +283,6 @@ LocalName = Annotated[
         253,
     ),
 ]
-LabelKey = Annotated[
-    str,
-    Format(
-        r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
-        "write a key of labels, such as topology.kubernetes.io/zone",
-        317,
-    ),
-]
-ItemName = Annotated[
-    str,
-    Format(
-        r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
-        "a name has at most 63 lower-case letters, digits and hyphens and does not begin or end "
-        "with a hyphen",
-        253,  # at a length that is too long the API server says nothing but that
-    ),
-]
-DataKey = Annotated[
-    str, Format(r"^[-._a-zA-Z0-9]+$", "a key has letters, digits, hyphens, dots and _", 253)
-]
-MountPath = Annotated[
-    str,
-    Format(
-        r"^(/[.]?[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*)+$",
-        "write a path from the root without .. and without a slash at the end, such as /data",
-        512,
-    ),
-]
-SubPath = Annotated[
-    str,
-    Format(
-        r"^[.]?[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*(/[.]?[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*)*$",
-        "write a path below the volume's root without .., such as models/cache",
-        512,
-    ),
-]
 MetricsUrl = Annotated[
     str,
     Format(

@@ -20,7 +20,7 @@ from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.ports.protocols import Cluster, Measurement
 from argosy_operator.render.images import Images, kept
-from argosy_operator.render.pods.kept import kept_by_gateways
+from argosy_operator.render.template import installed_by_gateways
 from argosy_operator.shell.gather import Sources, gather
 
 UNKNOWN = (
@@ -73,14 +73,13 @@ async def dry_run(
     deployments = await cluster.list("Deployment", fleet.namespace, selector)
     owned = [d for d in deployments if is_owned(d, fleet.metadata.uid)]
     images = kept(fleet, owned, default)
-    pods = kept_by_gateways(owned, images.pods)
     job = None
     if fleet.spec.model.fetch is not None:
         job = await cluster.get("Job", fleet.namespace, names.fetch_job(fleet.name))
     images = replace(
         images,
         engine=engine_image or images.engine,
-        pods=pods,
+        template=installed_by_gateways(owned, images.template),
         # A Job of another image would be made again.
         fetch=_image_of(job, fleet.metadata.uid) or images.fetch,
     )
@@ -104,8 +103,7 @@ def _image_of(job: Object | None, uid: str) -> str:
     """The image of the Job that fetches the model; "" if the fleet with this uid has none."""
     if job is None or not is_owned(job, uid):
         return ""
-    (container,) = job["spec"]["template"]["spec"]["containers"]
-    return str(container["image"])
+    return str(job["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 def dry_run_output(run: DryRun, output: str) -> str:

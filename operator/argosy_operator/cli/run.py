@@ -26,7 +26,7 @@ _HEADER = re.compile(r"(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]+)=(?P<value>[!-~]([ -
 _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
 
 if TYPE_CHECKING:
-    from argosy_operator.api.v1alpha1.pods import defaults
+    from argosy_operator.api.v1alpha1 import template
     from argosy_operator.ports.prometheus.allowlist import Allowlist
     from argosy_operator.ports.trust import Account
     from argosy_operator.render.images import Images
@@ -67,12 +67,11 @@ EndpointPickerImage = Annotated[
     str, typer.Option(help="Image of the endpoint pickers of fleets with routing.gateway epp.")
 ]
 FetchImage = Annotated[str, typer.Option(help="Image of the Jobs that fetch models.")]
-PodDefaults = Annotated[
+PodTemplate = Annotated[
     str | None,
     typer.Option(
         metavar="JSON",
-        help="What pods get where their fleet says nothing: engines and gateways, each with the "
-        "fields of an item of spec.pods.",
+        help="A PodTemplateSpec for the pods of all fleets, whose own templates come over it.",
     ),
 ]
 LeaseNamespace = Annotated[
@@ -134,7 +133,7 @@ def run(
     gateway_image: GatewayImage = DEFAULT_GATEWAY,
     endpoint_picker_image: EndpointPickerImage = DEFAULT_PICKER,
     fetch_image: FetchImage = DEFAULT_FETCH,
-    pod_defaults: PodDefaults = None,
+    pod_template: PodTemplate = None,
     lease_namespace: LeaseNamespace = None,
     lease_name: LeaseName = "argosy-operator",
     metrics_port: MetricsPort = 8081,
@@ -157,7 +156,7 @@ def run(
     configure(log_format, log_level, quiet=("kopf", "httpx"))
     images = (engine_image, gateway_image, endpoint_picker_image, fetch_image)
     options = app.Options(
-        images=_images(images, pod_defaults),
+        images=_images(images, pod_template),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
         prometheus_access=ServerAccess(
@@ -180,24 +179,28 @@ def run(
     _end_with(app.run(options), AccessError)
 
 
-def _images(names: tuple[str, str, str, str], defaults: str | None) -> "Images":
+def _images(names: tuple[str, str, str, str], template: str | None) -> "Images":
     from argosy_operator.render.images import Images
 
     engine, gateway, picker, fetch = names
-    return Images(engine, gateway, picker, _pod_defaults(defaults), fetch=fetch)
+    return Images(engine, gateway, picker, _pod_template(template), fetch=fetch)
 
 
-def _pod_defaults(text: str | None) -> "defaults.PodDefaults":
-    """The settings. Raises typer.BadParameter for a text that is not valid."""
-    from pydantic import ValidationError
-
-    from argosy_operator.api.v1alpha1.pods import defaults
+def _pod_template(text: str | None) -> "template.PodTemplate":
+    """Return the template. Raises typer.BadParameter for a text that is none, and for fields that
+    are not used."""
+    from argosy_operator.api.v1alpha1 import template
+    from argosy_operator.core.snapshot.objects import path
+    from argosy_operator.core.snapshot.template import refusals_of_installed
 
     try:
-        return defaults.PodDefaults.model_validate_json(text or "{}")
-    except ValidationError as error:
-        why = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise typer.BadParameter(why, param_hint="--pod-defaults") from error
+        found = template.PodTemplate.model_validate_json(text or "{}")
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--pod-template") from error
+    refused = [f"{path(one.place)}: {one.sentence}" for one in refusals_of_installed(found)]
+    if refused:
+        raise typer.BadParameter("; ".join(refused), param_hint="--pod-template")
+    return found
 
 
 def _namespace_budgets(texts: Sequence[str]) -> dict[str, int]:

@@ -52,6 +52,8 @@ PLURALS: dict[str, tuple[str, str]] = {
 }
 
 _DENIED = re.compile(r'admission webhook ".*" denied the request')
+_UNTYPED = "failed to create typed patch object"
+"""How the API server refuses a server-side apply with a field that the kind does not have."""
 LONGEST_RETRY_AFTER_S = 300.0
 """A longer Retry-After would leave a fleet without a round for too long."""
 
@@ -148,8 +150,17 @@ class ApiCluster:
     async def create(self, obj: Object) -> Object:
         kind, namespace, name = _identity(obj)
         path = self._kinds[kind].path(namespace=namespace)
+        # By default the server drops a field of a template that it does not know.
+        strict = [("fieldValidation", "Strict")] if kind in ("Deployment", "Job") else []
         return await self._write(
-            "create", "post", path, kind, name, body=obj, field_manager=FIELD_MANAGER
+            "create",
+            "post",
+            path,
+            kind,
+            name,
+            body=obj,
+            field_manager=FIELD_MANAGER,
+            query_params=strict,
         )
 
     async def apply(
@@ -319,6 +330,8 @@ def _error_kind(code: int, reason: str, status: Mapping[str, Any], message: str)
         return ErrorKind.QUOTA
     if reason == "AlreadyExists":
         return ErrorKind.EXISTS
+    if code == 500 and message.startswith(_UNTYPED):
+        return ErrorKind.INVALID
     by_code = {
         400: ErrorKind.INVALID,
         401: ErrorKind.UNAUTHORIZED,

@@ -46,9 +46,8 @@ from argosy_operator.render.common import (
     written,
 )
 from argosy_operator.render.images import Images
-from argosy_operator.render.pods.accounts import Callers
-from argosy_operator.render.pods.kept import annotation, settings_of
-from argosy_operator.render.pods.overlay import lay_over
+from argosy_operator.render.peers import Callers
+from argosy_operator.render.template import annotation, lay_over, template_of
 
 TEMPLATE = 4
 """Number of the pod template that this module writes. Raise it with every change of the template,
@@ -56,7 +55,7 @@ or an upgrade of the operator replaces running gateways."""
 FLAGS_TEMPLATE = 1
 """The template before design 0028: its pods have the settings as arguments. Gateways that have it
 keep it as long as they keep their image, which may know no other way."""
-CONTAINER = "gateway"
+CONTAINER = names.GATEWAY_ROLE
 DRAINS_S = (60, 300, 900, 3600, 24 * 3600)
 """Drain times that pods are made for, s: the kubelet waits for the least that holds that of the
 spec. The gateway ends itself after the drain time of then, which may change while it runs and the
@@ -84,21 +83,22 @@ def objects(
     `callers`: accounts of pods that run; without them those of the spec.
     """
     name, callers = names.gateway(fleet.name), callers or Callers.of(fleet, images)
-    template = _template_of(live, images)
-    labels = front_labels(fleet, names.GATEWAY_ROLE, images.gateway, live)
-    front = _deployment(fleet, images, account, shows_token, template)
-    front["spec"]["template"]["metadata"]["labels"] |= labels
+    number = _template_of(live, images)
+    pod = _pod(fleet, images, account, shows_token, number)
+    pod["metadata"]["labels"] |= front_labels(fleet, names.GATEWAY_ROLE, images.gateway, live)
     if certificate is not None:
-        _show_certificate(front["spec"]["template"]["spec"], certificate)
+        _show_certificate(pod["spec"], certificate)
+    over = template_of(fleet, names.GATEWAY_ROLE, images.template)
+    front = _deployment(fleet, images, lay_over(pod, over, _selector(fleet)))
     made_of = {
         **_inputs(fleet),
-        "pods": written(settings_of(fleet, names.GATEWAY_ROLE, images.pods.gateways)),
+        "template": over,
         "image": images.gateway,
         "account": account,
         "token": shows_token,
         "certificate": certificate,
     }
-    front = standing(noted(front, digest(made_of), template), live)
+    front = standing(noted(front, digest(made_of), number), live)
     return [
         *_access(fleet, callers.gateways),
         _service(fleet),
@@ -141,8 +141,8 @@ def _inputs(fleet: ServingDeployment) -> Object:
     found = {name: written(part) for name, part in parts.items() if part is not None}
     kept = ("maxBodyBytes", "maxNumSeqs")
     found["engine"] = {name: found["engine"].get(name) for name in kept}
-    for number in ("replicas", "autoscaling"):
-        found["routing"].pop(number, None)
+    for name in ("replicas", "autoscaling", "template"):
+        found["routing"].pop(name, None)
     first, *others = fleet.served_names
     return found | {"servedName": first} | ({"alsoServed": others} if others else {})
 
@@ -227,10 +227,13 @@ def _autoscaler(fleet: ServingDeployment) -> list[Object]:
     ]
 
 
-def _deployment(
+def _selector(fleet: ServingDeployment) -> dict[str, str]:
+    return names.selector(fleet.name, names.GATEWAY_ROLE)
+
+
+def _pod(
     fleet: ServingDeployment, images: Images, account: str | None, shows_token: bool, number: int
 ) -> Object:
-    selector = names.selector(fleet.name, names.GATEWAY_ROLE)
     annotations = scrape_annotations(names.GATEWAY_ADMIN_PORT)
     if account is not None:
         annotations[names.ACCOUNT] = account
@@ -239,27 +242,28 @@ def _deployment(
         "enableServiceLinks": False,
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": _grace_s(fleet, number),
-        "topologySpreadConstraints": spread(selector),
+        "topologySpreadConstraints": spread(_selector(fleet)),
         "containers": [_container(fleet, images, number)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
     if shows_token:
         _show_token(fleet, pod)
     labels = names.pod_labels(fleet.name, names.GATEWAY_ROLE)
-    template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod}
-    defaults = images.pods.gateways
-    lay_over(template, settings_of(fleet, names.GATEWAY_ROLE, defaults), selector)
+    return {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod}
+
+
+def _deployment(fleet: ServingDeployment, images: Images, template: Object) -> Object:
     routing = fleet.spec.routing
     # Where others scale, applies leave the number out (designs/0033).
     replicas = {"replicas": routing.replicas} if routing.autoscaling is None else {}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(fleet) | {"annotations": annotation(defaults)},
+        "metadata": _metadata(fleet) | {"annotations": annotation(images.template)},
         "spec": {
             **replicas,
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": selector},
+            "selector": {"matchLabels": _selector(fleet)},
             # Gateways are replaced one by one, none before its successor.
             "strategy": {
                 "type": "RollingUpdate",

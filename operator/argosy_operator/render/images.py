@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
+from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, seconds
 from argosy_operator.core.snapshot.revision import TEMPLATES, as_rolled_out, revision
@@ -27,8 +27,8 @@ class Images:
     gateway: str
     picker: str
     """The endpoint picker of fleets with `routing.gateway: epp`."""
-    pods: PodDefaults = field(default_factory=PodDefaults)
-    """What the fleet's own `pods` are laid over."""
+    template: PodTemplate = field(default_factory=PodTemplate)
+    """What the fleets' own templates are laid over."""
     fetch: str = field(kw_only=True)
     """Of the Jobs that fetch models."""
 

@@ -5,17 +5,49 @@ says what is in it.
 """
 
 import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object
+from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import Issuer
+from argosy_operator.core.snapshot.template import account_of
 from argosy_operator.render.common import MOUNTS, fleet_metadata
-from argosy_operator.render.pods.accounts import Callers
+from argosy_operator.render.images import Images
+from argosy_operator.render.template import template_of
 
 FILE = "peers.json"
 PATH = f"{MOUNTS}/{names.PEERS_VOLUME}/{FILE}"
 """Of the file in the engine's container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """The ServiceAccounts of a fleet's pods, by what the pods are.
+
+    Pods know each other by their accounts. While an account changes, pods of the old one still call
+    engines, so both count until the last of them is gone.
+    """
+
+    engines: frozenset[str] = frozenset()
+    gateways: frozenset[str] = frozenset()
+    """Those that a template names; Argosy's own always counts besides."""
+
+    @classmethod
+    def of(cls, fleet: ServingDeployment, images: Images, pods: Iterable[Pod] = ()) -> "Callers":
+        """Return the accounts of the templates, and of those of the fleet's `pods` that run."""
+        engines, gateways = set[str](), set[str]()
+        for pod in pods:
+            if pod.running and pod.account:
+                (gateways if pod.role in names.FRONT_ROLES else engines).add(pod.account)
+        for role, _ in fleet.spec.active_roles():
+            asked = account_of(template_of(fleet, role, images.template))
+            engines.add(asked or names.engine_account(fleet.name))
+        asked = account_of(template_of(fleet, names.GATEWAY_ROLE, images.template))
+        gateways.update({asked} if asked else ())
+        return cls(frozenset(engines), frozenset(gateways))
 
 
 def objects(

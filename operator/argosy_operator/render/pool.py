@@ -23,9 +23,7 @@ from argosy_operator.render.common import (
 )
 from argosy_operator.render.engines.table import kind_of
 from argosy_operator.render.images import Images
-from argosy_operator.render.pods.accounts import Callers
-from argosy_operator.render.pods.kept import annotation, settings_of
-from argosy_operator.render.pods.overlay import lay_over
+from argosy_operator.render.peers import Callers
 
 GROUP = "inference.networking.k8s.io"
 OBJECTIVES = "inference.networking.x-k8s.io"
@@ -138,12 +136,10 @@ def _deployment(fleet: ServingDeployment, images: Images, live: Object | None) -
             "containers": [_container(fleet, images)],
         },
     }
-    defaults = images.pods.gateways
-    lay_over(template, settings_of(fleet, names.GATEWAY_ROLE, defaults), selector)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(fleet) | {"annotations": annotation(defaults)},
+        "metadata": _metadata(fleet),
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 2,

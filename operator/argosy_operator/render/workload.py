@@ -7,11 +7,7 @@ A change of the template here or in `engines/` needs a new number in
 """
 
 import posixpath
-from collections.abc import Mapping
 
-from argosy_operator.api.fields import Quantity
-from argosy_operator.api.v1alpha1.pods.resources import PodResources
-from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.roles import NVIDIA
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object
@@ -32,8 +28,7 @@ from argosy_operator.render.common import (
 )
 from argosy_operator.render.engines.kind import ROLE_FILE, WEIGHTS, EngineKind, EnginePod
 from argosy_operator.render.engines.table import kind_of
-from argosy_operator.render.pods.kept import annotation
-from argosy_operator.render.pods.overlay import lay_over
+from argosy_operator.render.template import annotation, lay_over, template_of
 
 USER = "argosy"
 """The user's name for programs that ask for it. Nothing depends on which name it is."""
@@ -55,19 +50,18 @@ def deployment(
     fleet, role, revision = pod.fleet, pod.role, pod.revision
     meta = metadata(fleet, names.engine_deployment(fleet.name, role, revision), role, revision)
     meta["annotations"] = {names.DRAIN_TIMEOUT: str(pod.drain_s)}
-    if pod.defaults is not None:
-        meta["annotations"] |= annotation(pod.defaults)
+    meta["annotations"] |= annotation(pod.installed)
     selector = names.selector(fleet.name, role, revision)
     template = {
         "metadata": {"labels": _labels(pod), "annotations": _annotations(pod, kind)},
         "spec": _pod_spec(pod, kind),
     }
-    lay_over(template, _settings(pod), selector)
+    over = template_of(fleet, role, pod.installed, _fields_of_spec(pod))
     spec: Object = {
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": LOAD_TIMEOUT_S + 300,
         "selector": {"matchLabels": selector},
-        "template": template,
+        "template": lay_over(template, over, selector),
     }
     if replicas is not None:
         spec["replicas"] = replicas
@@ -79,8 +73,7 @@ def _labels(pod: EnginePod) -> dict[str, str]:
     labels = names.pod_labels(fleet, pod.role, pod.revision)
     if pod.gpu_type:
         labels[names.GPU_TYPE] = pod.gpu_type.name
-    # Not the role, which a flip changes; and not on pods from before these labels.
-    return labels | (names.recommended(fleet, ENGINE) if pod.defaults is not None else {})
+    return labels | names.recommended(fleet, ENGINE)  # not the role, which a flip changes
 
 
 def _annotations(pod: EnginePod, kind: EngineKind) -> dict[str, str]:
@@ -96,20 +89,17 @@ def _annotations(pod: EnginePod, kind: EngineKind) -> dict[str, str]:
     return found
 
 
-def _settings(pod: EnginePod) -> PodSettings:
-    """What is asked of the pod, its role's own resources included."""
-    asked, gpu = pod.fleet.spec.role(pod.role).resources, Quantity(pod.gpus)
-    own = PodResources.model_construct(
-        requests=_given({"cpu": asked.cpu, "memory": asked.memory}),
-        limits=_given(
-            {
-                "memory": asked.memory,
-                pod.gpu_resource: gpu if pod.gpus > 0 and not pod.claims_gpus else None,
-            }
-        ),
-    )
-    settings = pod.settings
-    return settings.model_copy(update={"resources": own.over(settings.resources)})
+def _fields_of_spec(pod: EnginePod) -> Object:
+    """Return what other fields of the spec than templates say of the container."""
+    asked = pod.fleet.spec.role(pod.role).resources
+    cpu = {} if asked.cpu is None else {"cpu": str(asked.cpu)}
+    memory = {} if asked.memory is None else {"memory": str(asked.memory)}
+    container = {
+        "name": names.ENGINE_CONTAINER,
+        "env": [{"name": env.name, "value": env.value} for env in pod.fleet.spec.engine.env],
+        "resources": {"requests": cpu | memory, "limits": memory},
+    }
+    return {"spec": {"containers": [container]}}
 
 
 def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
@@ -142,12 +132,13 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
     # The picker needs a moment to see the deletion. Until SIGTERM the engine takes requests.
     sleep = {"lifecycle": {"preStop": {"sleep": {"seconds": DEREGISTER_S}}}}
     return (sleep if spec.picks_by_pool else {}) | {
-        "name": "engine",
+        "name": names.ENGINE_CONTAINER,
         "image": pod.image,
         "command": list(kind.command),
         "args": [*kind.args(pod), *kv_args, *spec.engine.args],
         "env": _env(pod, kind),
         "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
+        "resources": {"limits": _limits(pod)},
         "securityContext": container_security(),
         # Ready ends the start: a slow load is not restarted by liveness, a hung one is, at last.
         "startupProbe": http_probe(ready.path, ready.port, period_s=1, failures=LOAD_TIMEOUT_S),
@@ -161,21 +152,19 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
 
 
 def _env(pod: EnginePod, kind: EngineKind) -> list[Object]:
-    own = {env.name: env.value for env in pod.fleet.spec.engine.env}
     # Compilers and caches write below HOME; the root file system is read-only. torch names its
     # cache after the user, and the pod's uid has no name in the image's /etc/passwd.
-    user = {"USER": USER} if pod.defaults is not None else {}  # none on pods from before it
-    theirs = {"HOME": "/tmp", **user, **kind.env}  # noqa: S108
-    default = [{"name": name, "value": v} for name, v in theirs.items() if name not in own]
+    values = {"HOME": "/tmp", "USER": USER, **kind.env}  # noqa: S108
     uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    means = [uid] if pod.verifies or kind.keyed else []
-    return (
-        identity_env() + means + default + [{"name": name, "value": v} for name, v in own.items()]
-    )
+    return [
+        *identity_env(),
+        *([uid] if pod.verifies or kind.keyed else []),
+        *({"name": name, "value": value} for name, value in values.items()),
+    ]
 
 
-def _given(amounts: Mapping[str, Quantity | None]) -> dict[str, Quantity]:
-    return {name: amount for name, amount in amounts.items() if amount is not None}
+def _limits(pod: EnginePod) -> dict[str, str]:
+    return {} if pod.gpus == 0 or pod.claims_gpus else {pod.gpu_resource: str(pod.gpus)}
 
 
 def _volumes(pod: EnginePod) -> list[Object]:

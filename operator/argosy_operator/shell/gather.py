@@ -78,7 +78,6 @@ from argosy_operator.render.common import noted, standing
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images, shown, taken
 from argosy_operator.render.models import fetch
-from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import call_all
@@ -210,7 +209,7 @@ def compose(
     # Engines that ask for tokens until they are gone need gateways that show them until then.
     shows_token = asked.verifies or any(map(verifies_callers, deployments.values()))
     required = asked.verifies and all(pod.shows_token for pod in gateways)
-    callers = Callers.of(fleet, images, seen.pods)
+    callers = peers.Callers.of(fleet, images, seen.pods)
     trust = peers.objects(fleet, seen.issuer, callers, required=required)
     wanted = [*(trust if shows_token else ()), *network.objects(fleet), *fetch.claim(fleet)]
     wanted += _front(fleet, images, owned, callers, shows_token=shows_token) + role.all_of(fleet)
@@ -464,7 +463,7 @@ def _front(
     fleet: ServingDeployment,
     images: Images,
     owned: Mapping[ChildKey, Object],
-    callers: Callers,
+    callers: peers.Callers,
     *,
     shows_token: bool,
 ) -> list[Object]:

@@ -88,12 +88,6 @@ PODS = """  engine:
     - {name: A, value: x}
     - {name: B, value: x}
     - {name: A, value: y}
-  pods:
-  - imagePullSecrets: [{name: one}, {name: one}]
-    resources:
-      claims:
-      - {name: gpu, resourceClaimName: x}
-      - {name: gpu, resourceClaimName: y}
 """
 
 
@@ -102,24 +96,19 @@ def test_an_item_that_a_list_has_twice_is_refused_with_its_place() -> None:
     assert found(FLEET + PODS) == [
         f"f.yaml:14: error: {before}engine.env[2]: the list has an item with name A already: "
         "leave one out",
-        f"f.yaml:16: error: {before}pods[0].imagePullSecrets[1]: the list has an item with name "
-        "one already: leave one out",
-        f"f.yaml:20: error: {before}pods[0].resources.claims[1]: the list has an item with name "
-        "gpu already: leave one out",
     ]
 
 
-def test_a_request_above_its_limit_is_an_error_though_the_api_server_takes_the_fleet() -> None:
-    asked = """  pods:
-  - resources:
-      requests: {cpu: 2}
-      limits: {cpu: 1500m}
+def test_a_field_of_argosys_in_a_template_is_an_error_though_the_api_server_takes_it() -> None:
+    asked = """  template:
+    spec:
+      containers:
+      - name: engine
+        command: [sh]
 """
     (only,) = found(FLEET + asked)
-    assert only == (
-        "f.yaml:12: error: ServingDeployment chat: spec.pods[0].resources.requests.cpu: is 2, "
-        "above its limit of 1500m, and Kubernetes refuses such pods: lower it, or raise the limit"
-    )
+    place = "spec.template.spec.containers[0].command"
+    assert only.startswith(f"f.yaml:14: error: ServingDeployment chat: {place}: ")
 
 
 def test_each_document_of_a_file_counts_and_other_kinds_are_left_alone() -> None:
@@ -279,11 +268,11 @@ def test_the_image_of_the_endpoint_picker_is_the_values_own() -> None:
 
 
 VALUES = """images: {engine: mirror/engine:2, gateway: "", fetch: mirror/fetch:2}
-pods:
-  engines:
+podTemplate:
+  spec:
     priorityClassName: serving
-    resources: {requests: {cpu: 200m, memory: null}}
-  gateways: {imagePullSecrets: [{name: registry}]}
+    imagePullSecrets: [{name: registry}]
+    containers: [{name: engine, resources: {requests: {cpu: 200m}}}]
 operator: {replicas: 1}
 """
 
@@ -301,13 +290,13 @@ def containers(out: str, ending: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_render_takes_the_charts_values_for_images_and_pods(run: Run, tmp_path: Path) -> None:
     (tmp_path / "f").write_text(FLEET + "  mode: colocated\n")
     (tmp_path / "values").write_text(VALUES)
-    (tmp_path / "more").write_text("pods: {engines: {priorityClassName: batch}}\n")
+    (tmp_path / "more").write_text("podTemplate: {spec: {priorityClassName: batch}}\n")
     given = ("render", str(tmp_path / "f"), "--values", str(tmp_path / "values"))
     status, out, _ = run(*given)
     assert status == 0
     pod, engine = containers(out, "-colocated-")
     assert (engine["image"], pod["priorityClassName"]) == ("mirror/engine:2", "serving")
-    assert engine["resources"]["requests"] == {"cpu": "200m"}
+    assert engine["resources"]["requests"] == {"cpu": "200m", "memory": "256Mi"}
     pod, gateway = containers(out, "-gateway")
     assert gateway["image"] == DEFAULT_GATEWAY
     assert gateway["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
@@ -323,9 +312,9 @@ def test_render_takes_the_charts_values_for_images_and_pods(run: Run, tmp_path: 
         ("images: {engin: x}", "the chart has no value images.engin: it has engine, gateway"),
         ("images: {engine: 3}", "images.engine is no text"),
         ("images: mine", "images is no map of values"),
-        ("pods: {engine: {}}", "the chart has no value pods.engine: it has engines, gateways"),
-        ("pods: {engines: {priority: a}}", "the chart has no value pods.engines.priority: it has"),
-        ("pods: {engines: {userIds: Any}}", "pods.engines.userIds: Input should be 'Fixed' or"),
+        ("podTemplate: {pod: {}}", "the chart has no value podTemplate.pod: it has metadata, spec"),
+        ("podTemplate: {spec: 7}", "podTemplate.spec: Input should be a valid dictionary"),
+        ("podTemplate: {spec: {restartPolicy: Never}}", "podTemplate.spec.restartPolicy: Argosy's"),
         ("[a]", "holds no values: write them as the chart's values.yaml has them"),
         ("{", "is no YAML"),
     ],

@@ -63,13 +63,13 @@ def unbound(**looks: Any) -> Pod:
 
 TERMINAL = {
     "SourceForbidden": "Put a token or keys with the right to read into the Secret that "
-    "spec.model.fetch.envFrom names. The Job reads it at its next start, within five minutes",
+    "spec.model.fetch.template names. The Job reads it at its next start, within five minutes",
     "SourceNotFound": "Correct spec.model.uri. If the commit has vanished, name one that exists",
     "OnlyPickles": "Choose a revision with *.safetensors files, or convert the weights",
     "VolumeFull": "Raise spec.model.fetch.size if the storage class can grow a claim, or name a "
     "larger one. Earlier commits stay in the claim: delete their folders if no pod serves them",
-    "VolumeNotWritable": "Let the claim be mounted for writing by group 65532, or set userIds: "
-    "Assigned in spec.pods where the cluster gives ids",
+    "VolumeNotWritable": "Let the claim be mounted for writing by group 65532, or let the "
+    "platform choose user ids where it gives them, as docs/how-to/pods.md says",
     "WeightsInvalid": "Save the weights again as safetensors, or correct spec.model.uri",
     "UnsupportedArchitecture": "Choose a model whose architecture the engine supports",
 }
@@ -78,7 +78,7 @@ AGAIN = {
     "FilesIncomplete": "Look at what stands between the Job and the source, such as a proxy that "
     "cuts or changes answers, or a writer of the bucket. The Job tries again by itself",
     "SourceUnreachable": "Let the pod reach it: name the proxy or the endpoint of your own in "
-    "spec.model.fetch.env. The Job goes on by itself",
+    "the variables of spec.model.fetch.template. The Job goes on by itself",
 }
 """What the Job's next try may solve: Stalled after progressDeadline."""
 

@@ -57,18 +57,18 @@ WAITS_FOR = (
         'pods "chat-" is forbidden: error looking up service account ns/reader: serviceaccount '
         '"reader" not found',
         "there is no ServiceAccount reader in the namespace. Create it, or correct "
-        f"serviceAccountName in spec.pods. {AGAIN}",
+        f"serviceAccountName in the template. {AGAIN}",
     ),
     (
         "a PriorityClass is missing",
         'pods "chat-" is forbidden: no PriorityClass with name high was found',
-        "there is no PriorityClass high. Create it, or correct priorityClassName in spec.pods. "
+        "there is no PriorityClass high. Create it, or correct priorityClassName in the template. "
         f"{AGAIN}",
     ),
     (
         "a RuntimeClass is missing",
         'pods "chat-" is forbidden: pod rejected: RuntimeClass "gvisor" not found',
-        "there is no RuntimeClass gvisor. Create it, or correct runtimeClassName in spec.pods. "
+        "there is no RuntimeClass gvisor. Create it, or correct runtimeClassName in the template. "
         f"{AGAIN}",
     ),
     (
@@ -110,7 +110,7 @@ NOT_STARTED = (
     (
         "no scheduler looks for a node",
         {"assigned": False},
-        f"has no node {TEN_AGO}: no scheduler says why. Correct schedulerName in spec.pods if "
+        f"has no node {TEN_AGO}: no scheduler says why. Correct schedulerName in the template if "
         "there is no such scheduler, or see kubectl describe pvc if a claim of it has no volume",
     ),
     (
@@ -215,8 +215,8 @@ ROWS = [
             (
                 "OpenShift",
                 f'pods "chat-" is forbidden: {SCC}',
-                "Set userIds: Assigned in spec.pods, or let the pods' ServiceAccount use another "
-                "security context constraint",
+                "Let the platform choose user ids in spec.template, or let their ServiceAccount "
+                "use another security context constraint",
             ),
         )
     ),
@@ -277,7 +277,7 @@ ROWS = [
         {
             "ImagePullFailed": f"pod chat-colocated-1 cannot pull the model: {NO_MODEL}. Correct "
             "spec.model.uri, or name a pull secret of its registry in imagePullSecrets of "
-            "spec.pods"
+            "spec.template.spec"
         },
     ),
     Row(

@@ -236,7 +236,7 @@ class Reason(StrEnum):
     SOURCE_FORBIDDEN = (
         "SourceForbidden",
         "the hub or the store refuses to give the model",
-        "Put a token or keys with the right to read into the Secret that spec.model.fetch.envFrom "
+        "Put a token or keys with the right to read into the Secret that spec.model.fetch.template "
         "names. The Job reads it at its next start, within five minutes.",
         *_FETCH_STATES,
     )
@@ -249,8 +249,8 @@ class Reason(StrEnum):
     SOURCE_UNREACHABLE = (
         "SourceUnreachable",
         "the hub or the store does not answer",
-        "Let the pod reach it: name the proxy or the endpoint of your own in "
-        "spec.model.fetch.env. The Job goes on by itself.",
+        "Let the pod reach it: name the proxy or the endpoint of your own in the variables of "
+        "spec.model.fetch.template. The Job goes on by itself.",
         *_FETCH_STATES,
     )
     ONLY_PICKLES = (
@@ -277,8 +277,8 @@ class Reason(StrEnum):
     VOLUME_NOT_WRITABLE = (
         "VolumeNotWritable",
         "the Job cannot write into the claim",
-        "Let the claim be mounted for writing by group 65532, or set userIds: Assigned in "
-        "spec.pods where the cluster gives ids.",
+        "Let the claim be mounted for writing by group 65532, or let the platform choose user ids "
+        "where it gives them, as docs/how-to/pods.md says.",
         _CLAIMS,
         _FETCHING,
     )

@@ -25,7 +25,6 @@ from argosy_operator.api.v1alpha1.autoscaling import Autoscaling
 from argosy_operator.api.v1alpha1.engine import TYPE_RULES, Engine, Model
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
 from argosy_operator.api.v1alpha1.metrics import Metrics
-from argosy_operator.api.v1alpha1.pods.section import PodSection
 from argosy_operator.api.v1alpha1.roles import ROLES_OF, Role, Roles
 from argosy_operator.api.v1alpha1.routing import Drain, Routing, Security
 from argosy_operator.api.v1alpha1.serving_role import ServingRole, ServingRoleSpec
@@ -35,6 +34,7 @@ from argosy_operator.api.v1alpha1.status import (
     ServingDeploymentStatus,
     ServingRoleStatus,
 )
+from argosy_operator.api.v1alpha1.template import PodTemplate
 
 __all__ = [
     "API_VERSION",
@@ -117,10 +117,10 @@ class ServingDeploymentSpec(ApiModel):
     """How pods leave."""
     security: Security = Security()
     """Who may call the engine pods."""
-    pods: Annotated[tuple[PodSection, ...], Field(max_length=8)] = ()
-    """How pods are placed and equipped: labels, nodes, accounts, variables, volumes. Each item is
-    of all pods of the fleet or of those of some roles. A later item counts before an earlier one;
-    maps and named lists are joined."""
+    template: PodTemplate | None = None
+    """A PodTemplateSpec that is merged over all pods of the fleet: engines, gateways and the Job
+    that fetches the model. Containers engine, gateway and fetch are of the pods that have them.
+    docs/how-to/pods.md says what stays Argosy's."""
 
     def active_roles(self) -> Iterator[tuple[RoleName, Role]]:
         """The roles that the mode uses, in the order in which they are shown."""
@@ -172,16 +172,6 @@ class ServingDeploymentSpec(ApiModel):
         return not self.flips_roles or (
             prefill.resources == decode.resources and prefill.parallelism == decode.parallelism
         )
-
-    def flipped_pods_are_placed_alike(self) -> bool:
-        return not self.flips_roles or all(
-            section.is_of("prefill") == section.is_of("decode") for section in self.pods
-        )
-
-    def claims_bring_gpus(self) -> bool:
-        claimed = any(section.resources.claims for section in self.pods)
-        roles = (self.roles.prefill, self.roles.decode, self.roles.colocated)
-        return claimed or all(role.resources.gpu_from == "Resource" for role in roles)
 
     def prefill_and_decode_run_together(self) -> bool:
         prefill, decode = self.roles.prefill.replicas, self.roles.decode.replicas
@@ -344,15 +334,6 @@ class ServingDeploymentSpec(ApiModel):
         ValidationRule(
             field=".autoscaling.roleFlip",
             cel="self.mode != 'disaggregated' || !self.autoscaling.roleFlip || "
-            "!has(self.pods) || self.pods.all(p, !has(p.roles) || size(p.roles) == 0 || "
-            "('prefill' in p.roles) == ('decode' in p.roles))",
-            holds=flipped_pods_are_placed_alike,
-            message="a pod that changes its role stays as it is: name both roles in an item of "
-            "pods, or none",
-        ),
-        ValidationRule(
-            field=".autoscaling.roleFlip",
-            cel="self.mode != 'disaggregated' || !self.autoscaling.roleFlip || "
             f"({_PREFILL}.parallelism.tensor == {_DECODE}.parallelism.tensor && "
             f"{_PREFILL}.resources.gpu == {_DECODE}.resources.gpu"
             + "".join(map(_SAME_AMOUNT.format, _AMOUNTS))
@@ -368,18 +349,6 @@ class ServingDeploymentSpec(ApiModel):
             holds=kv_heads_fit,
             message="prefill and decode split the KV heads over numbers of GPUs of which neither "
             "divides the other: write the same parallelism.tensor for both, or such as 2 and 4",
-        ),
-        ValidationRule(
-            field=".pods",
-            cel="(has(self.pods) && self.pods.exists(p, has(p.resources) && "
-            "has(p.resources.claims) && size(p.resources.claims) > 0)) || ("
-            + " && ".join(
-                f"{r}.resources.gpuFrom == 'Resource'" for r in (_PREFILL, _DECODE, _COLOCATED)
-            )
-            + ")",
-            holds=claims_bring_gpus,
-            message="with gpuFrom: Claims the GPUs come with claims: write resources.claims in an "
-            "item of pods",
         ),
         ValidationRule(
             field=".roles",

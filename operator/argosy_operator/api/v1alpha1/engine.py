@@ -18,7 +18,10 @@ from argosy_operator.api.fields import (
 )
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
-from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV, EnvFrom, PodEnv
+from argosy_operator.api.v1alpha1.template import PodTemplate
+
+RENDERED_ENV = ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE")
+"""Environment variables that the operator writes."""
 
 RENDERED_FLAGS = (
     "--model",
@@ -131,11 +134,10 @@ class Fetch(ApiModel):
     service_account_name: LocalName | None = None
     """The ServiceAccount of the Job, such as one with a cloud's identity. Default: the namespace's
     default. Its token is not mounted."""
-    env: Annotated[tuple[PodEnv, ...], Field(max_length=16)] = ()
-    """Variables of the Job, such as HF_ENDPOINT, AWS_ENDPOINT_URL or HTTPS_PROXY."""
-    env_from: Annotated[tuple[EnvFrom, ...], Field(max_length=4)] = ()
-    """Secrets and ConfigMaps whose keys become variables of the Job, such as HF_TOKEN or
-    AWS_ACCESS_KEY_ID."""
+    template: PodTemplate | None = None
+    """A PodTemplateSpec that is merged over the Job's pod, and over spec.template: variables of the
+    container fetch, such as HF_TOKEN from a Secret, HF_ENDPOINT, AWS_ENDPOINT_URL or
+    HTTPS_PROXY."""
 
     def has_one_claim(self) -> bool:
         return (self.claim_name is None) != (self.size is None)

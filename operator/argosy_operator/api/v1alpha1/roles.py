@@ -16,6 +16,7 @@ from argosy_operator.api.fields import (
 )
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
+from argosy_operator.api.v1alpha1.template import PodTemplate
 
 ROLES_OF: dict[Mode, tuple[RoleName, ...]] = {
     "colocated": ("colocated",),
@@ -53,7 +54,7 @@ NVIDIA = "nvidia.com/gpu"
 
 
 class Resources(ApiModel):
-    """What one pod of a role asks for. Limits of CPU and other resources are in spec.pods."""
+    """What one pod of a role asks for. Other resources, and limits of CPU, are in its template."""
 
     gpu: Annotated[int, within("roles.*.resources.gpu")] = 1
     """GPUs of one pod. Default 1. The engine of Argosy computes on as many as parallelism.tensor
@@ -62,12 +63,13 @@ class Resources(ApiModel):
     """The resource by which nodes offer the GPUs, such as amd.com/gpu or nvidia.com/mig-3g.40gb.
     Pods tolerate a taint of the same key. Default nvidia.com/gpu."""
     gpu_from: Literal["Resource", "Claims"] = "Resource"
-    """Resource: a pod asks for gpuResource. Claims: the GPUs come with resources.claims of
-    spec.pods, and gpu only says how many they are, for budgets and costs. Default Resource."""
+    """Resource: a pod asks for gpuResource. Claims: the GPUs come with the resourceClaims of the
+    role's template, and gpu only says how many they are, for budgets and costs. Default
+    Resource."""
     cpu: Quantity | None = None
-    """CPU request, such as "4" or "500m". Default: spec.pods, else the chart's."""
+    """CPU request, such as "4" or "500m". Default: 100m."""
     memory: Quantity | None = None
-    """Memory request and limit, such as 16Gi. Default: spec.pods, else the chart's."""
+    """Memory request and limit, such as 16Gi. Default: a request of 256Mi, and no limit."""
 
 
 class Parallelism(ApiModel):
@@ -133,6 +135,8 @@ class Role(ApiModel):
     """What one pod asks for."""
     parallelism: Parallelism = Parallelism()
     """How one pod computes with several GPUs."""
+    template: PodTemplate | None = None
+    """A PodTemplateSpec that is merged over the pods of the role, and over spec.template."""
     gpu_cost_per_hour: CostText | None = None
     """What one GPU of this role costs per hour, in any currency, such as "4.10". Prefill and decode
     are then sized for the lowest cost instead of the fewest GPUs, and status says what tokens and

@@ -9,6 +9,7 @@ from argosy_operator.api.fields import Duration, PositiveDurationText, SecretNam
 from argosy_operator.api.fixed import Fixed
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
+from argosy_operator.api.v1alpha1.template import PodTemplate
 
 FIXED = Fixed(
     "routing.gateway cannot change on a live fleet, because its clients must go to another address:"
@@ -114,6 +115,9 @@ class Routing(ApiModel):
     shed_ttft_percent: Annotated[int, within("routing.shedTtftPercent")] | None = None
     """Answer at once with 429 and Retry-After when the predicted TTFT exceeds this percentage of
     slo.ttft.target, such as 150. Default: the gateway does not predict."""
+
+    template: PodTemplate | None = None
+    """A PodTemplateSpec that is merged over the gateway pods, and over spec.template."""
 
     @property
     def first_gateways(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from argosy_operator.core.warnings.warning import Place
+from argosy_operator.core.snapshot.objects import Place
 
 KIND = "ServingDeployment"
 LISTS = ("List", f"{KIND}List")

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from argosy_operator.api.crd.definition import serving_deployments
 from argosy_operator.api.v1alpha1 import GROUP, VERSION, ServingDeployment
 from argosy_operator.cli.kubectl.documents import Document
+from argosy_operator.core.snapshot.objects import Place, path
 from argosy_operator.core.warnings.spec import warnings
-from argosy_operator.core.warnings.warning import Place, path
 
 PREFIXES = ("Value error, ", "Assertion failed, ")
 
@@ -51,7 +51,7 @@ def findings(document: Document) -> list[Finding]:
     if not found:
         fleet = ServingDeployment.model_validate(document.value)
         found = [
-            _of(document, "error" if one.refuses_pods else "warning", one.place, one.sentence)
+            _of(document, "error" if one.is_error else "warning", one.place, one.sentence)
             for one in warnings(fleet)
         ]
     return sorted(found, key=lambda one: (one.level, one.line, one.field))

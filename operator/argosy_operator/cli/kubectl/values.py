@@ -1,5 +1,5 @@
-"""Values of the chart as `kubectl argosy render --values` reads them: the images, and what pods get
-where their fleet says nothing. Pure.
+"""Values of the chart as `kubectl argosy render --values` reads them: the images, and the
+template of all fleets' pods. Pure.
 
 Helm checks values with the chart's schema. Here a key that is not known is refused, too, because it
 would change nothing.
@@ -9,26 +9,25 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic.alias_generators import to_camel
 
-from argosy_operator.api.model import dump
-from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
-from argosy_operator.api.v1alpha1.pods.settings import PodSettings
+from argosy_operator.api.v1alpha1.template import PodTemplate
+from argosy_operator.core.snapshot.objects import path
+from argosy_operator.core.snapshot.template import refusals_of_installed
 from argosy_operator.render.images import Images
 
 IMAGES = ("engine", "gateway", "fetch", "endpointPicker", "operator", "pullSecrets")
 """The keys of `images`. The last two are of the operator's own pods."""
 
 
-def _laid_over(far: Mapping[str, Any], near: Mapping[str, Any]) -> dict[str, Any]:
-    """Values over others as helm lays them: maps are joined, and null takes a key away."""
+def _merge(far: Mapping[str, Any], near: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values over others as helm lays them: maps are joined, and null takes a key away."""
     whole = dict(far)
     for key, value in near.items():
         below = whole.get(key)
         if value is None:
             whole.pop(key, None)
         elif isinstance(value, Mapping):
-            whole[key] = _laid_over(below if isinstance(below, Mapping) else {}, value)
+            whole[key] = _merge(below if isinstance(below, Mapping) else {}, value)
         else:
             whole[key] = value
     return whole
@@ -39,21 +38,23 @@ def with_values(default: Images, values: Mapping[str, Any]) -> Images:
     nothing. Raises ValueError for values that the chart does not have.
 
     Values of a further file are those over the outcome of the first."""
-    given, pods = _map(values, "images"), _map(values, "pods")
+    given, asked = _map(values, "images"), _map(values, "podTemplate")
     _known(given, IMAGES, "images")
-    _known(pods, ("engines", "gateways"), "pods")
-    for name in pods:
-        _known(_map(pods, name), map(to_camel, PodSettings.model_fields), f"pods.{name}")
+    _known(asked, PodTemplate.model_fields, "podTemplate")
     try:
-        defaults = PodDefaults.model_validate(_laid_over(dump(default.pods), pods))
+        template = PodTemplate.model_validate(_merge(default.template.model_dump(), asked))
     except ValidationError as error:
         first = error.errors()[0]
-        raise ValueError(f"pods.{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ValueError(
+            f"podTemplate.{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        ) from error
+    for one in refusals_of_installed(template):
+        raise ValueError(f"{path(one.place)}: {one.sentence}")
     return Images(
         engine=_image(given, "engine") or default.engine,
         gateway=_image(given, "gateway") or default.gateway,
         picker=_image(given, "endpointPicker") or default.picker,
-        pods=defaults,
+        template=template,
         fetch=_image(given, "fetch") or default.fetch,
     )
 

@@ -23,6 +23,9 @@ PICKER_ROLE = "endpoint-picker"
 FETCH_ROLE = "fetch"
 FRONT_ROLES = (GATEWAY_ROLE, PICKER_ROLE)
 """Roles of the pods that take requests from clients."""
+ENGINE_CONTAINER = "engine"
+CONTAINERS = (ENGINE_CONTAINER, GATEWAY_ROLE, FETCH_ROLE)
+"""Argosy's own containers, by which templates name them. A pod has one of these."""
 ENGINE_ROLES: tuple[RoleName, ...] = get_args(RoleName)
 
 DRAIN = "serving.argosy.dev/drain"
@@ -54,8 +57,8 @@ GPU_RESOURCE = "serving.argosy.dev/gpu-resource"
 """On engine pods whose GPUs are not `nvidia.com/gpu`: the resource that they ask for."""
 GPUS_CLAIMED = "serving.argosy.dev/gpus-claimed"
 """On engine pods whose GPUs come with claims: how many they are."""
-POD_DEFAULTS = "serving.argosy.dev/pod-defaults"
-"""On Deployments: the settings of the operator's installation that their pods have, as JSON."""
+INSTALLED = "serving.argosy.dev/installed-template"
+"""On Deployments: the template of the operator's installation that their pods have, as JSON."""
 TLS = "serving.argosy.dev/tls"
 """On engine pods: "true" if their ports 8000 and 8002 speak TLS."""
 ENGINE = "serving.argosy.dev/engine"

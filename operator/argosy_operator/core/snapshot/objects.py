@@ -22,6 +22,17 @@ ChildKey = tuple[str, str]
 FleetKey = tuple[str, str]
 """Namespace and name of a ServingDeployment."""
 
+Place = tuple[str | int, ...]
+"""A path of keys and indices, such as ("spec", "slo", "classes", 0, "name")."""
+
+
+def path(place: Place) -> str:
+    """Return a place as the API server writes it: spec.slo.classes[0].name."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
 
 def child_key(obj: Object) -> ChildKey:
     return str(obj["kind"]), str(obj["metadata"]["name"])

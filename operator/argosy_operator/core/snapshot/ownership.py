@@ -73,7 +73,8 @@ def value_at(live: object, path: Path) -> object:
 def _in_list(wanted: Sequence[Any], live: Sequence[Any], path: Path) -> Iterator[Path]:
     if path and path[-1] in _OPEN:
         for item in wanted:
-            key = next((key for key in _KEYS if key in item), None)
+            keys = _KEYS if isinstance(item, Mapping) else ()
+            key = next((key for key in keys if key in item), None)
             if key is None:  # a toleration of all taints
                 if item not in live:
                     yield (*path, "key=")
@@ -96,7 +97,7 @@ def _in_list(wanted: Sequence[Any], live: Sequence[Any], path: Path) -> Iterator
 
 def _same_quantity(wanted: object, live: object, path: Path) -> bool:
     """The API server writes 1024Mi as 1Gi."""
-    if "resources" not in path:
+    if "resources" not in path and path[-1:] != ("sizeLimit",):
         return False
     number = quantity(wanted)
     return number is not None and number == quantity(live)

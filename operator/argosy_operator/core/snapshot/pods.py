@@ -17,7 +17,6 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, quantity, seconds
 
 GPU = "nvidia.com/gpu"
-ENGINE_CONTAINER = "engine"
 OUR_COST = "-1000"
 """The deletion cost of a victim; a ReplicaSet removes the lowest first, and 0 is the default."""
 FLIPPED_COST = "1000"
@@ -211,7 +210,8 @@ def pod_of(raw: Object) -> Pod:
     is_ready = ready.get("status") == "True"
     containers = {c["name"]: c for c in status.get("containerStatuses") or ()}
     waiting = [*(status.get("initContainerStatuses") or ()), *containers.values()]
-    engine: Object = containers.get(ENGINE_CONTAINER) or next(iter(containers.values()), {})
+    ours = (containers[name] for name in (*names.CONTAINERS, *containers) if name in containers)
+    engine: Object = next(ours, {})
     cost = annotations.get(names.DELETION_COST, "0")
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     gpus, unreadable = _gpus(spec, annotations.get(names.GPU_RESOURCE, GPU))

@@ -13,43 +13,18 @@ from argosy_operator.api.fields import Duration
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
-from argosy_operator.api.v1alpha1.pods.merged import merged
 from argosy_operator.api.v1alpha1.roles import GpuType, Role
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, digest
+from argosy_operator.core.snapshot.template import asked_of
 
 TEMPLATE = 5
 """Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
 change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
-NAMELESS_TEMPLATE = 4
-"""The template whose pods have no USER. It is still rendered for Deployments from before design
-0027, which do not note what they were made from."""
 OLD_TEMPLATE = 3
 """The template before design 0007: its pods ask no caller for a token. It is still rendered for
 fleets whose pods have it, as they are."""
-TEMPLATES = (TEMPLATE, NAMELESS_TEMPLATE, OLD_TEMPLATE)
-POD_FIELDS = (
-    "labels",
-    "annotations",
-    "node_selector",
-    "tolerations",
-    "affinity",
-    "topology_spread",
-    "priority_class_name",
-    "scheduler_name",
-    "runtime_class_name",
-    "service_account_name",
-    "image_pull_secrets",
-    "user_ids",
-    "root_filesystem",
-    "resources",
-    "shared_memory",
-    "env",
-    "env_from",
-    "volumes",
-)
-"""Fields of an item of `pods` that are part of the revision: all, because a pod cannot change any
-of them while it runs. Only what an item asks for counts: an empty field is as an absent one."""
+TEMPLATES = (TEMPLATE, OLD_TEMPLATE)
 
 
 def template_of(
@@ -135,7 +110,7 @@ def fields(
     types = {name: _type(role.gpu_type) for name, role in spec.active_roles() if role.gpu_type}
     typed = {"gpuTypes": types} if types else {}
     picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
-    pods, fetched = _asked(fleet), fleet.fetched_model
+    templates, fetched = _templates(fleet), fleet.fetched_model
     commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
     also = {"alsoServed": list(fleet.engine_names[1:])} if fleet.engine_names[1:] else {}
     engine = {} if spec.engine.type == "argosy" else {"engine": spec.engine.type}
@@ -143,7 +118,7 @@ def fields(
         flips
         | commit
         | engine
-        | ({"pods": pods} if pods else {})
+        | ({"templates": templates} if templates else {})
         | split
         | picked
         | also
@@ -176,16 +151,11 @@ def _resources(role: Role) -> Object:
     return fields
 
 
-def _asked(fleet: ServingDeployment) -> Object:
-    """What the items of `pods` ask of each role's pods, by the fields of POD_FIELDS; roles of which
-    they ask nothing are left out."""
-    asked: Object = {}
-    for name, _ in fleet.spec.active_roles():
-        whole = merged(section for section in fleet.spec.pods if section.is_of(name))
-        body = whole.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-        if found := {field: body[field] for field in POD_FIELDS if body.get(field)}:
-            asked[name] = found
-    return asked
+def _templates(fleet: ServingDeployment) -> Object:
+    """What the fleet's templates ask of each role's pods; roles of which they ask nothing are left
+    out. All of it counts: a pod cannot change any of it while it runs."""
+    asked = {name: asked_of(fleet.spec, name) for name, _ in fleet.spec.active_roles()}
+    return {name: template for name, template in asked.items() if template}
 
 
 def _type(kind: GpuType) -> Object:

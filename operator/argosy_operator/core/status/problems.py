@@ -13,9 +13,10 @@ from argosy_operator.api.conditions.reasons import POOLS_MANIFEST, Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind, Outcome, target
-from argosy_operator.core.snapshot.objects import rfc3339, seconds
+from argosy_operator.core.snapshot.objects import path, rfc3339, seconds
 from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import Failure, Snapshot
+from argosy_operator.core.snapshot.template import refusals
 from argosy_operator.core.steps.draft import Draft
 from argosy_operator.core.steps.failures import lacks_pools, shown
 from argosy_operator.core.steps.models import had_no_pod, live_job, pods_of, suspension
@@ -109,8 +110,8 @@ _CREATES = {
 """What a container that is not made waits for, by `Pod.set_up`."""
 _INITIALIZES = "an init container, which a webhook has added, has not ended"
 _NO_SCHEDULER = (
-    "no scheduler says why. Correct schedulerName in spec.pods if there is no such scheduler, or "
-    "see kubectl describe pvc if a claim of it has no volume"
+    "no scheduler says why. Correct schedulerName in the template if there is no such scheduler, "
+    "or see kubectl describe pvc if a claim of it has no volume"
 )
 
 
@@ -142,8 +143,8 @@ def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Prob
 
 def _oldest(snapshot: Snapshot, failed: Mapping[str, Failure]) -> Iterable[Problem]:
     """Of each reason; what is usual at first is included."""
-    found = [*_of_writes(snapshot, failed), *_of_deployments(snapshot)]
-    found += _of_job(snapshot)
+    found = [*_of_writes(snapshot, failed), *_of_templates(snapshot.fleet)]
+    found += [*_of_deployments(snapshot), *_of_job(snapshot)]
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
     for pod in (*snapshot.pods, *_fetching(snapshot)):
         problem = _of_pod(pod, snapshot.fleet) if pod.alive else None
@@ -202,6 +203,15 @@ def _of_writes(snapshot: Snapshot, failed: Mapping[str, Failure]) -> Iterable[Pr
         yield Problem(Reason.WRITE_FAILED, _cannot_write(failures))
 
 
+def _of_templates(fleet: ServingDeployment) -> Iterable[Problem]:
+    """What a template asks for and Argosy does not do; the pods have all the rest of it."""
+    found = list(refusals(fleet.spec))
+    if found:
+        more = f". kubectl argosy lint shows {len(found) - 1} more" if len(found) > 1 else ""
+        message = f"{path(found[0].place)} is not used: {found[0].sentence}{more}"
+        yield Problem(Reason.INVALID_SPEC, message)
+
+
 def _cannot_write(failures: tuple[Failure, ...]) -> str:
     """Objects and cause. They usually fail for the same reason, so only the oldest is quoted."""
     named = list(dict.fromkeys(failure.what for failure in failures))
@@ -238,13 +248,13 @@ def _not_created(name: str, why: str, since: float) -> Problem:
         remedy = f"{_REPAIR_WEBHOOK}. {again}"
     elif _SCC in why:
         remedy = (
-            "Set userIds: Assigned in spec.pods, or let the pods' ServiceAccount use another "
-            "security context constraint"
+            "Let the platform choose user ids in spec.template, or let their ServiceAccount use "
+            "another security context constraint"
         )
     for kind, (said, field, where) in _MISSING.items():
         if (found := said.search(why)) is not None:
             why = f"there is no {kind} {found[1]}{where}"
-            remedy = f"Create it, or correct {field} in spec.pods. {again}"
+            remedy = f"Create it, or correct {field} in the template. {again}"
     message = f"pods of {name} cannot be created: {why}. {remedy}"
     return Problem(Reason.FORBIDDEN, message, None if _LASTING.search(why) else since)
 
@@ -351,7 +361,7 @@ def _image_pull(pod: Pod, waiting: str, message: str, model_image: str | None) -
     # The kubelet gives both images the same reason; runtimes name the one that they pulled.
     if value is None and model_image is not None and model_image in message:
         what, field = "the model", "spec.model.uri"
-        remedy = "name a pull secret of its registry in imagePullSecrets of spec.pods"
+        remedy = "name a pull secret of its registry in imagePullSecrets of spec.template.spec"
     return Problem(
         Reason.IMAGE_PULL_FAILED,
         f"pod {pod.name} cannot pull {what}: {error}. Correct {field}, or {remedy}",

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 
 from argosy_law.estimate.profiles import PRESETS, SCHEME, prior_of
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment, ServingDeploymentSpec
+from argosy_operator.core.snapshot.objects import Place
+from argosy_operator.core.snapshot.template import refusals
 from argosy_operator.core.warnings.floors import floors
-from argosy_operator.core.warnings.resources import above_limits
-from argosy_operator.core.warnings.warning import FleetWarning, Place
+from argosy_operator.core.warnings.warning import FleetWarning
 
 NOTHING: Mapping[RoleName, float] = {}
 
@@ -22,7 +23,8 @@ def warnings(
             ("spec", "model", "uri"),
             f"there is no simulated engine of this name: use one of {', '.join(sorted(PRESETS))}",
         )
-    yield from above_limits(spec)
+    for one in refusals(spec):
+        yield FleetWarning(one.place, one.sentence, is_error=True)
     yield from _below_floors(spec, learnt)
     written = "policy" in spec.autoscaling.model_fields_set
     if written and spec.autoscaling.policy == "Goodput" and spec.slo is None:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
-from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.roles import NVIDIA, GpuType
+from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.core.snapshot.revision import drain_timeout_s
 from argosy_operator.render.images import Images
-from argosy_operator.render.pods.kept import kept, settings_of
+from argosy_operator.render.template import installed_with
 
 WEIGHTS = "/models"
 """Where the claim of spec.model.uri is mounted, read-only."""
@@ -45,9 +45,8 @@ class EnginePod:
     """Seconds that the engine has to finish its answers when its pod leaves."""
     verifies: bool
     """It asks its callers for a token."""
-    defaults: PodSettings | None
-    """Of the operator's installation, as they were when its Deployment was made. None: there were
-    none."""
+    installed: PodTemplate
+    """The template of the operator's installation, as it was when the Deployment was made."""
 
     @classmethod
     def of(
@@ -60,11 +59,11 @@ class EnginePod:
         *,
         verifies: bool = True,
     ) -> "EnginePod":
-        """`live` is the Deployment as it exists, whose drain time-out and defaults stay; None for a
-        new one."""
+        """`live` is the Deployment as it exists, whose drain time-out and installed template
+        stay; None for a new one."""
         image = fleet.spec.engine.image or images.engine
-        defaults, drain_s = kept(live, images.pods.engines), drain_timeout_s(fleet, live)
-        return cls(fleet, role, revision, image, drain_s, verifies, defaults)
+        installed, drain_s = installed_with(live, images.template), drain_timeout_s(fleet, live)
+        return cls(fleet, role, revision, image, drain_s, verifies, installed)
 
     @property
     def disaggregated(self) -> bool:
@@ -101,11 +100,6 @@ class EnginePod:
     def claims_gpus(self) -> bool:
         """Its GPUs come with claims."""
         return self.fleet.spec.role(self.role).resources.gpu_from == "Claims"
-
-    @property
-    def settings(self) -> PodSettings:
-        """What is asked of it besides the role's own resources."""
-        return settings_of(self.fleet, self.role, self.defaults)
 
     @property
     def flips(self) -> bool:

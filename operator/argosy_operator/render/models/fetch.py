@@ -2,12 +2,9 @@
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.engine import Fetch
-from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
-from argosy_operator.api.v1alpha1.pods.merged import merged
-from argosy_operator.api.v1alpha1.pods.resources import PodResources
-from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, digest
+from argosy_operator.core.snapshot.template import asked_of
 from argosy_operator.render.common import (
     UID,
     command_line,
@@ -15,11 +12,9 @@ from argosy_operator.render.common import (
     identity_env,
     metadata,
     pod_security,
-    written,
 )
 from argosy_operator.render.images import Images
-from argosy_operator.render.pods.kept import settings_of
-from argosy_operator.render.pods.overlay import lay_over
+from argosy_operator.render.template import lay_over, template_of
 
 ROOT = "/models"
 """Where the Job writes the claim."""
@@ -28,21 +23,6 @@ _ENDLESS = 2**31 - 1
 between two starts of its container."""
 _KEPT_S = 86_400
 """A Job that has ended stays for a day, s: its log says what was fetched."""
-_OF_ENGINES = (
-    "node_selector",
-    "tolerations",
-    "affinity",
-    "scheduler_name",
-    "image_pull_secrets",
-    "user_ids",
-)
-"""Settings of engine pods that the Job's pod has, too: a claim may be of one zone, and its files
-are for their user."""
-_OF_ALL = ("labels", "annotations", "priority_class_name", "env", "env_from", "volumes")
-"""Settings that the Job's pod has of items for all pods: what the cluster asks of every pod, and
-files such as a bundle of certificates with the variable that names it."""
-_SIZES = ("cpu", "memory", "ephemeral-storage")
-"""Resources that the Job's pod asks for. It uses no device."""
 
 
 def claim(fleet: ServingDeployment) -> list[Object]:
@@ -65,17 +45,12 @@ def job(fleet: ServingDeployment, images: Images) -> Object | None:
     fetch = fleet.spec.model.fetch
     if fetch is None:
         return None
-    template: Object = {
+    pod: Object = {
         "metadata": {"labels": names.pod_labels(fleet.name, names.FETCH_ROLE)},
-        "spec": _pod_spec(fleet, images.fetch),
+        "spec": _pod_spec(fleet, fetch, images.fetch),
     }
-    settings = _settings(fleet, fetch, images.pods)
-    lay_over(template, settings, names.selector(fleet.name, names.FETCH_ROLE))
-    if settings.user_ids != "Assigned":  # the claim's file system is of root
-        template["spec"]["securityContext"] |= {
-            "fsGroup": UID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-        }
+    over = template_of(fleet, names.FETCH_ROLE, images.template)
+    template = lay_over(pod, over, names.selector(fleet.name, names.FETCH_ROLE))
     spec = {
         "backoffLimit": _ENDLESS,
         "ttlSecondsAfterFinished": _KEPT_S,
@@ -98,22 +73,27 @@ def _inputs(fleet: ServingDeployment, fetch: Fetch) -> Object:
         "uri": fleet.spec.model.uri,
         "claim": fleet.model_claim,
         "anyArchitecture": fleet.spec.engine.image is not None,
-        "pod": written(_settings(fleet, fetch, None)),
+        "account": fetch.service_account_name,
+        "template": asked_of(fleet.spec, names.FETCH_ROLE),
     }
 
 
-def _pod_spec(fleet: ServingDeployment, image: str) -> Object:
+def _pod_spec(fleet: ServingDeployment, fetch: Fetch, image: str) -> Object:
     flags = {"--uri": fleet.spec.model.uri, "--root": ROOT, "--fleet": fleet.name}
+    account = fetch.service_account_name
     # An image of the user's own may compute what ours cannot.
     own = [] if fleet.spec.engine.image is None else ["--any-architecture"]
     return {
         "restartPolicy": "OnFailure",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": pod_security(),
+        **({} if account is None else {"serviceAccountName": account}),
+        # The claim's file system is of root.
+        "securityContext": pod_security()
+        | {"fsGroup": UID, "fsGroupChangePolicy": "OnRootMismatch"},
         "containers": [
             {
-                "name": "fetch",
+                "name": names.FETCH_ROLE,
                 "image": image,
                 "command": ["argosy"],
                 "args": ["fetch", "run", *command_line(flags), *own],
@@ -132,33 +112,3 @@ def _pod_spec(fleet: ServingDeployment, image: str) -> Object:
             {"name": "weights", "persistentVolumeClaim": {"claimName": fleet.model_claim}},
         ],
     }
-
-
-def _settings(fleet: ServingDeployment, fetch: Fetch, defaults: PodDefaults | None) -> PodSettings:
-    """Placed as engine pods are and sized as gateways are. No item of `pods` is of the Job alone.
-
-    `defaults`: None for what the fleet itself asks for.
-    """
-    role, _ = next(fleet.spec.active_roles())
-    engines, gateways = (defaults.engines, defaults.gateways) if defaults else (None, None)
-    engine = settings_of(fleet, role, engines)
-    gateway = settings_of(fleet, names.GATEWAY_ROLE, gateways)
-    every = settings_of(fleet, names.FETCH_ROLE, gateways)
-    # Not checked again: several items together may have more than one may.
-    common = PodSettings().model_copy(
-        update={
-            **{name: getattr(engine, name) for name in _OF_ENGINES},
-            **{name: getattr(every, name) for name in _OF_ALL},
-            "resources": _sizes(gateway.resources),
-            "service_account_name": fetch.service_account_name,
-        }
-    )
-    return merged([common, PodSettings(env=fetch.env, env_from=fetch.env_from)])
-
-
-def _sizes(asked: PodResources) -> PodResources:
-    """These without devices and claims of Dynamic Resource Allocation."""
-    return PodResources(
-        requests={name: v for name, v in asked.requests.items() if name in _SIZES},
-        limits={name: v for name, v in asked.limits.items() if name in _SIZES},
-    )
