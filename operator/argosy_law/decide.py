@@ -11,18 +11,19 @@ from dataclasses import dataclass, replace
 from argosy_law import explain
 from argosy_law.decision import Decision, RoleTarget, Rule, bounded, why_bounded
 from argosy_law.estimate import capacity, season
-from argosy_law.estimate.cold_start import (
-    cold_start_s,
-    forecast_horizon_s,
-    removal_hold_s,
-)
 from argosy_law.estimate.demand import (
     Demand,
     append_bins,
     estimate_demand,
     raised,
 )
-from argosy_law.goals import Goals, Inputs
+from argosy_law.goals import (
+    Goals,
+    Inputs,
+    cold_start_s,
+    forecast_horizon_s,
+    removal_hold_s,
+)
 from argosy_law.observe import Observations, RoleName
 from argosy_law.pace import holds, shift, zero
 from argosy_law.pace.gates import Gate, RoleView, blocked_by

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from argosy_law.slo.errors import Verdicts
+from argosy_law.slo import Verdicts
 
 Mode = Literal["colocated", "disaggregated"]
 RoleName = Literal["prefill", "decode", "colocated"]

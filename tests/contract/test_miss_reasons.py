@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from argosy_gateway.relay.verdicts import Miss
-from argosy_law.slo.misses import WORDS, in_words
+from argosy_law.slo import WORDS, in_words
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/misses.md").read_text()
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_law.slo.errors import (
+from argosy_law.slo import (
     ALERTS,
     SPANS,
     Alert,
@@ -18,11 +18,11 @@ from argosy_law.slo.errors import (
     Spent,
     Verdicts,
     _alert,
+    in_words,
     lasting,
     spent,
     taken,
 )
-from argosy_law.slo.misses import in_words
 from tests.scaling import known as rounds
 from tests.support.model import Model, fleet
 

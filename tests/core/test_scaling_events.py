@@ -8,8 +8,8 @@ import pytest
 from argosy_law.decide import decide
 from argosy_law.goals import Goals
 from argosy_law.observe import FleetMetrics, Observations, Value
+from argosy_law.record import from_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.snapshot.actions import EventReason
 from tests.support.model import Model, fleet

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_law.observe import FleetMetrics, Idle, Value, unknown_metrics
-from argosy_law.slo.errors import Verdicts
+from argosy_law.slo import Verdicts
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.actions import Event, stalled
 from argosy_operator.core.status.compose import status_of

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from argosy_law.slo.errors import Spent
+from argosy_law.slo import Spent
 from argosy_operator.shell.telemetry import metrics
 from tests.prometheus.processes import prometheus
 

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from argosy_law.estimate.capacity import ENOUGH_ROWS
-from argosy_law.text.kept import kept_of
+from argosy_law.record import kept_of
 from local.demo.kube import Kube
 from tests.e2e.installed import traffic
 from tests.prometheus.processes import prometheus

@@ -19,10 +19,10 @@ from argosy_law.observe import (
     Value,
     unknown_metrics,
 )
+from argosy_law.record import from_json, to_json
 from argosy_law.signals.alone import Heard, heard, known
 from argosy_law.signals.direct import Load, Reading
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json, to_json
 from tests.scaling.ramp import ENGINE, GOALS
 from tests.scaling.test_decide import START, follow, metrics, supply
 

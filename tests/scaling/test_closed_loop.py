@@ -9,8 +9,8 @@ from argosy_law.decision import Decision, Rule
 from argosy_law.estimate.profiles import MACHINES
 from argosy_law.goals import Goals
 from argosy_law.observe import Observations
+from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json, to_json
 from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS, HIGH, LOW, RAMP, play
 

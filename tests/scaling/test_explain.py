@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from argosy_law.decision import MEANING, Decision, Rule
-from argosy_law.text.record import to_json
+from argosy_law.record import to_json
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.cli.explanation import explanation, label_of, labelled
 from tests.scaling import demo

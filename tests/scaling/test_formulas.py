@@ -20,8 +20,7 @@ from argosy_law.size.prefill import (
     share_waiting,
 )
 from argosy_law.size.sizing import Counts, Horizon, Load, size
-from argosy_law.size.spread import alike
-from argosy_law.size.work import Replica, Work
+from argosy_law.size.work import Replica, Work, alike
 
 LLAMA = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8)
 

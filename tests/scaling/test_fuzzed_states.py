@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from argosy_law.decide import decide
 from argosy_law.observe import FleetMetrics, Observations
+from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json, to_json
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, supply
 from tests.scaling.test_safety import METRICS

@@ -21,15 +21,7 @@ from argosy_law.estimate.demand import (
 )
 from argosy_law.goals import Windows
 from argosy_law.observe import Bin, Observations
-from argosy_law.slo.errors import SPANS, Errors
-from argosy_law.state import (
-    DemandState,
-    HoldState,
-    Lengths,
-    ScalingState,
-    Want,
-)
-from argosy_law.text.kept import (
+from argosy_law.record import (
     MOST_BYTES,
     VERSION,
     Kept,
@@ -37,6 +29,14 @@ from argosy_law.text.kept import (
     kept_of,
     resumed,
     text_of,
+)
+from argosy_law.slo import SPANS, Errors
+from argosy_law.state import (
+    DemandState,
+    HoldState,
+    Lengths,
+    ScalingState,
+    Want,
 )
 from tests.scaling import known, ramp
 from tests.scaling.closed import Run

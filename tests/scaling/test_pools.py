@@ -34,8 +34,7 @@ from argosy_law.size.sizing import (
     counts,
     size,
 )
-from argosy_law.size.spread import alike, lognormal
-from argosy_law.size.work import Replica, Work
+from argosy_law.size.work import Replica, Work, alike, lognormal
 from tests.scaling import known
 
 STEPS = DecodeModel(0.03, 0.0003, alike(101), held_sequences=inf, limit_s=0.0336)

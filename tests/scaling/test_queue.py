@@ -9,7 +9,7 @@ from argosy_law.observe import RoleSupply
 from argosy_law.size.decode import DecodeModel
 from argosy_law.size.prefill import PrefillModel
 from argosy_law.size.sizing import Counts, Horizon, Load, backlog, size
-from argosy_law.size.spread import alike
+from argosy_law.size.work import alike
 from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling.known import goals, metrics, play, times
 

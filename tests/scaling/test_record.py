@@ -9,7 +9,7 @@ import pytest
 from argosy_law.decision import Decision, Rule
 from argosy_law.goals import SLO
 from argosy_law.observe import Idle, Observations, RoleSupply, Unknown, Value
-from argosy_law.text.record import from_json, parse_json, to_json
+from argosy_law.record import from_json, parse_json, to_json
 from tests.scaling import known
 
 OBSERVED = Observations(

@@ -22,9 +22,9 @@ from argosy_law.estimate.season import (
 )
 from argosy_law.goals import Windows
 from argosy_law.observe import Bin, Observations
+from argosy_law.record import from_json, to_json
 from argosy_law.signals.learning import sound
 from argosy_law.state import ScalingState, restarted
-from argosy_law.text.record import from_json, to_json
 from tests.scaling import known
 
 MIDNIGHT = 20_000 * DAY_S

@@ -11,8 +11,8 @@ from argosy_law.goals import Goals
 from argosy_law.observe import RoleSupply
 from argosy_law.pace.gates import GATES, Gate
 from argosy_law.pace.shift import Side, Span, shifted
+from argosy_law.record import Kept, kept_of, resumed, text_of
 from argosy_law.state import ScalingState, ShiftState, Want
-from argosy_law.text.kept import Kept, kept_of, resumed, text_of
 from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling import known
 

@@ -36,7 +36,7 @@ from argosy_law.signals.samples import (
     cumulated,
     increase,
 )
-from argosy_law.size.spread import BEYOND
+from argosy_law.size.work import BEYOND
 from argosy_law.state import Lengths
 from tests.scaling import known
 

@@ -15,8 +15,7 @@ from argosy_law.signals.samples import OUTPUTS, PROMPTS, Round, Series, assemble
 from argosy_law.size import joint
 from argosy_law.size.decode import decode_model
 from argosy_law.size.prefill import prefill_model
-from argosy_law.size.spread import BEYOND, EDGES, mean_of, of_buckets
-from argosy_law.size.work import Replica, Work
+from argosy_law.size.work import BEYOND, EDGES, Replica, Work, mean_of, of_buckets
 from argosy_law.state import Lengths
 from argosy_operator.core.steps.goals import goals_of
 from tests.scaling import known

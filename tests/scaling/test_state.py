@@ -10,8 +10,8 @@ import pytest
 from argosy_law.decide import decide
 from argosy_law.decision import Decision, Rule
 from argosy_law.observe import FleetMetrics, Observations, RoleMetrics, StepDelta
+from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json, to_json
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, metrics, supply
 

@@ -8,8 +8,8 @@ import pytest
 from argosy_law.decide import decide
 from argosy_law.goals import Windows
 from argosy_law.observe import Bin, Observations
+from argosy_law.record import to_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import to_json
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, metrics, supply
 

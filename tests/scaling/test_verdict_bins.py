@@ -4,7 +4,7 @@ import pytest
 
 from argosy_law.goals import Windows
 from argosy_law.signals.samples import Round, Series, assemble
-from argosy_law.slo.errors import Errors, Verdicts, taken
+from argosy_law.slo import Errors, Verdicts, taken
 
 WINDOWS = Windows(scrape_s=15.0, rate_s=60.0)
 START = 1_700_000_010.0

@@ -15,13 +15,16 @@ from argosy_law.decision import (
     why_bounded,
 )
 from argosy_law.estimate import capacity
-from argosy_law.estimate.cold_start import (
+from argosy_law.estimate.demand import Demand
+from argosy_law.goals import (
+    Inputs,
+    Profile,
+    RoleGoal,
+    Windows,
     cold_start_s,
     forecast_horizon_s,
     removal_hold_s,
 )
-from argosy_law.estimate.demand import Demand
-from argosy_law.goals import Inputs, Profile, RoleGoal, Windows
 from argosy_law.observe import (
     NOT_ASKED,
     FleetMetrics,
@@ -36,7 +39,7 @@ from argosy_law.observe import (
 from argosy_law.size.decode import DecodeModel
 from argosy_law.size.prefill import PrefillModel
 from argosy_law.size.sizing import Size
-from argosy_law.size.spread import alike
+from argosy_law.size.work import alike
 from argosy_law.state import Lengths, RoleState, ScalingState, idle
 from tests.scaling import known
 

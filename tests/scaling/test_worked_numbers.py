@@ -7,9 +7,8 @@ import pytest
 
 from argosy_law.decision import Rule
 from argosy_law.estimate import capacity, demand
-from argosy_law.estimate.cold_start import cold_start_s
 from argosy_law.estimate.demand import DemandState
-from argosy_law.goals import StepLimits, Windows
+from argosy_law.goals import StepLimits, Windows, cold_start_s
 from argosy_law.observe import RoleSupply
 from argosy_law.pace import holds
 from argosy_law.signals import learning

@@ -11,8 +11,8 @@ from argosy_law.decision import Rule
 from argosy_law.goals import RoleGoal
 from argosy_law.observe import Front, Observations, RoleSupply, unknown_metrics
 from argosy_law.pace.zero import UNHEARD_S
+from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json, to_json
 from tests.scaling.known import POOLS, START, goals, metrics, supply
 
 AFTER_S = 600.0

@@ -2,7 +2,7 @@
 
 from prometheus_client import REGISTRY
 
-from argosy_law.slo.errors import Spent
+from argosy_law.slo import Spent
 from argosy_operator.shell.telemetry.metrics import show_errors
 
 KEY = ("ns", "series")

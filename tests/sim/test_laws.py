@@ -10,8 +10,8 @@ from argosy_law.observe import (
     Observations,
     Unknown,
 )
+from argosy_law.record import to_json
 from argosy_law.sim.laws import LAWS
-from argosy_law.text.record import to_json
 from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS
 from tests.scaling.test_decide import supply

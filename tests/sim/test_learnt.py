@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from argosy_gateway.routing import estimates
 from argosy_law.sim.world.ended import Ended
 from argosy_law.sim.world.learnt import Margin, Pace, Places
-from argosy_law.size.spread import EDGES
+from argosy_law.size.work import EDGES
 from tests.sim.fleets import setup, trace
 
 PROMPTS = st.lists(

@@ -18,7 +18,7 @@ from argosy_law.size import work as sized
 from argosy_law.size.colocated import ColocatedModel, colocated_model
 from argosy_law.size.decode import DecodeModel, decode_model
 from argosy_law.size.prefill import PrefillModel, prefill_model
-from argosy_law.size.spread import Spread, mean_of
+from argosy_law.size.work import Spread, mean_of
 
 LLAMA = Replica.preset("llama-70b-h100-tp4")
 TTFT_S, TPOT_S = 1.0, 0.06

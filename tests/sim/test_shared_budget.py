@@ -12,9 +12,8 @@ import pytest
 
 from argosy_law.decide import decide
 from argosy_law.decision import Decision
-from argosy_law.estimate.cold_start import removal_hold_s
 from argosy_law.estimate.profiles import PRESETS
-from argosy_law.goals import SLO, Goals, RoleGoal, Serving, Windows
+from argosy_law.goals import SLO, Goals, RoleGoal, Serving, Windows, removal_hold_s
 from argosy_law.observe import Observations
 from argosy_law.sim.figures import verdicts
 from argosy_law.sim.replay import EPOCH, ROLES, observe, started

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from argosy_law.decision import Rule
-from argosy_law.estimate.cold_start import removal_hold_s
-from argosy_law.goals import Inputs
+from argosy_law.goals import Inputs, removal_hold_s
 from argosy_law.observe import FleetMetrics, RoleName, RoleSupply, Value
 from argosy_law.signals import validity
 from argosy_law.size.joint import reach_of

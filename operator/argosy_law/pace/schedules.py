@@ -14,8 +14,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
-from argosy_law.estimate.cold_start import cold_start_s
-from argosy_law.goals import Goals, RoleGoal, Windows
+from argosy_law.goals import Goals, RoleGoal, Windows, cold_start_s
 from argosy_law.observe import RoleName, RoleSupply
 
 

@@ -1,6 +1,6 @@
 """Histograms of lengths: from cumulative counters to requests per bucket, and their memory.
 
-`samples.assemble` reads them, `lengths` keeps them, `size.spread` makes lengths of them. A window
+`samples.assemble` reads them, `lengths` keeps them, `size.work` makes lengths of them. A window
 holds at least `ENOUGH` requests: at a low rate it reaches further back than its time.
 """
 
@@ -8,7 +8,7 @@ from math import exp, inf
 
 from argosy_law.goals import Windows
 from argosy_law.observe import Buckets
-from argosy_law.size.spread import BEYOND
+from argosy_law.size.work import BEYOND
 
 ENOUGH = 1000.0
 """Requests of a window. The share of a bucket that holds a tenth of them has a standard error of

@@ -9,8 +9,7 @@ from dataclasses import astuple, replace
 from math import exp, isfinite
 
 from argosy_law.estimate import capacity
-from argosy_law.estimate.cold_start import forecast_horizon_s
-from argosy_law.goals import Inputs
+from argosy_law.goals import Inputs, forecast_horizon_s
 from argosy_law.observe import (
     LARGEST,
     FleetMetrics,

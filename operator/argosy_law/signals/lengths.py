@@ -8,8 +8,7 @@ from math import exp
 from argosy_law.goals import Windows
 from argosy_law.observe import Buckets, FleetMetrics, Signal, Value
 from argosy_law.signals import histograms
-from argosy_law.size.spread import Spread, of_buckets
-from argosy_law.size.work import Work
+from argosy_law.size.work import Spread, Work, of_buckets
 from argosy_law.state import Lengths
 
 GUESSED_PROMPT = 1200.0

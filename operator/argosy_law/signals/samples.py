@@ -28,7 +28,7 @@ from argosy_law.observe import (
     Value,
 )
 from argosy_law.signals import histograms
-from argosy_law.slo.errors import Verdicts
+from argosy_law.slo import Verdicts
 
 ROLES: tuple[RoleName, ...] = ("prefill", "decode", "colocated")
 PROMPT_ROLES: tuple[RoleName, ...] = ("prefill", "colocated")

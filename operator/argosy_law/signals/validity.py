@@ -20,7 +20,7 @@ from argosy_law.observe import (
     Value,
     plausible,
 )
-from argosy_law.size.spread import BEYOND
+from argosy_law.size.work import BEYOND
 
 SHORTEST_S = 1e-6
 """No step takes less time, in seconds."""

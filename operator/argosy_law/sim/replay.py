@@ -10,8 +10,7 @@ from math import ceil, inf
 from typing import Any
 
 from argosy_law.decision import Decision
-from argosy_law.estimate.cold_start import NEWEST
-from argosy_law.goals import Goals
+from argosy_law.goals import NEWEST, Goals
 from argosy_law.observe import Front, Observations, RoleSupply
 from argosy_law.pace import schedules
 from argosy_law.pace.schedules import Window

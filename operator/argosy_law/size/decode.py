@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, exp, inf, sqrt
 
-from argosy_law.size.spread import NORMAL, Spread
-from argosy_law.size.work import RELAXED, Replica, Work
+from argosy_law.size.work import NORMAL, RELAXED, Replica, Spread, Work
 
 HELD_ABOVE_MEAN = 0.3
 """KV room per sequence above its mean context, as a share of the answer O.

@@ -8,7 +8,7 @@ import json
 from math import prod
 
 from argosy_law.decision import MEANING, Rule
-from argosy_law.slo.misses import in_words
+from argosy_law.slo import in_words
 from argosy_operator.cli.replay import difference
 from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.core.status.numbers import number

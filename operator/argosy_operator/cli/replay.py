@@ -11,8 +11,8 @@ from argosy_law.decide import decide
 from argosy_law.decision import Decision
 from argosy_law.goals import Goals
 from argosy_law.observe import Observations
+from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json, to_json
 
 
 def replayed(record: Mapping[str, Any]) -> Decision:

@@ -17,7 +17,7 @@ from kubernetes.aio.client import ApiClient, ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
-from argosy_law.text.record import parse_json
+from argosy_law.record import parse_json
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.names import FIELD_MANAGER
 from argosy_operator.core.snapshot.objects import Object

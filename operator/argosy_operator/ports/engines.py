@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx
 
-from argosy_law.text.record import parse_json
+from argosy_law.record import parse_json
 from argosy_operator.core.snapshot.names import ADMIN_PORT
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.snapshot.pods import Load

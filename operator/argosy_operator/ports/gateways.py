@@ -16,8 +16,8 @@ from typing import Any
 
 import httpx
 
+from argosy_law.record import parse_json
 from argosy_law.signals.direct import Load, Reading
-from argosy_law.text.record import parse_json
 from argosy_operator.core.snapshot.names import FETCH_PORT, GATEWAY_ADMIN_PORT
 from argosy_operator.core.snapshot.pods import (
     FailingPair,

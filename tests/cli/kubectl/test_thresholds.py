@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from argosy_law.decide import decide
 from argosy_law.decision import RoleTarget, Rule
-from argosy_law.text.record import to_json
+from argosy_law.record import to_json
 from argosy_operator.cli.kubectl.thresholds import (
     FURTHEST,
     STEP,

@@ -12,7 +12,7 @@ import pytest
 from argosy_law.decision import Decision, Lack, RoleTarget, Rule
 from argosy_law.goals import Whose
 from argosy_law.observe import FleetMetrics, Idle, Signal, Value, unknown_metrics
-from argosy_law.slo.errors import Errors, Verdicts, taken
+from argosy_law.slo import Errors, Verdicts, taken
 from tests.core.status.worlds import GATEWAY, NOW, Row, World, pod, status, told, unready
 
 SLO = {"slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}}

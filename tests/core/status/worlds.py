@@ -13,7 +13,7 @@ from typing import Any
 
 from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics
-from argosy_law.slo.errors import Errors
+from argosy_law.slo import Errors
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, Create, ErrorKind, Outcome, target

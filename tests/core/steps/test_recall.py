@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from argosy_law.observe import FleetMetrics, Idle
-from argosy_law.slo.errors import Verdicts
+from argosy_law.record import kept_of
+from argosy_law.slo import Verdicts
 from argosy_law.state import ScalingState
-from argosy_law.text.kept import kept_of
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.snapshot.objects import Object

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from argosy_law.observe import FleetMetrics, Idle
+from argosy_law.record import VERSION, Kept, text_of
 from argosy_law.state import ScalingState
-from argosy_law.text.kept import VERSION, Kept, text_of
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.plan import CHAIN, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome

@@ -87,8 +87,8 @@ def record(base_s: float, rows: int = 20, sigma: float = 0.0) -> dict[str, Any]:
 
     from argosy_law.estimate.capacity import begin
     from argosy_law.goals import SLO
+    from argosy_law.record import to_json
     from argosy_law.state import RoleState, ScalingState
-    from argosy_law.text.record import to_json
 
     begun = begin("colocated", None, SLO(ttft_s=1.0, tpot_s=0.05))
     rest = tuple(begun.covariance[0][1:])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.machine import Setup
 from argosy_law.sim.world.pods import Request
-from argosy_law.size.spread import EDGES
+from argosy_law.size.work import EDGES
 
 
 class Ended:

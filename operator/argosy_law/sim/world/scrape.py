@@ -21,7 +21,7 @@ from argosy_law.signals.samples import Round, Series, assemble
 from argosy_law.signals.validity import why_unavailable
 from argosy_law.sim.world.fleet import World
 from argosy_law.sim.world.pods import ColocatedPod, DecodePod, Pod, PrefillPod
-from argosy_law.size.spread import EDGES
+from argosy_law.size.work import EDGES
 
 GATEWAY = "gateway-0"
 AWAY = "PrometheusAway: the metrics are out"

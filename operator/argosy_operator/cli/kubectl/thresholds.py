@@ -13,8 +13,8 @@ from argosy_law.decide import decide
 from argosy_law.decision import Decision, RoleTarget, Rule
 from argosy_law.goals import Goals
 from argosy_law.observe import Bin, Observations, Signal, Value
+from argosy_law.record import from_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json
 
 STEP = 1.25
 """Factor between two rates that are tried until the answer changes."""

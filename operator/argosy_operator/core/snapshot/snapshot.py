@@ -13,7 +13,7 @@ from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics
 from argosy_law.prices import Prices
 from argosy_law.signals.alone import Heard
-from argosy_law.slo.errors import Errors
+from argosy_law.slo import Errors
 from argosy_law.state import ScalingState
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.budgets import Cap

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from argosy_law.decision import lacks_metrics, not_judged
-from argosy_law.slo.errors import Alert, lasting
+from argosy_law.slo import Alert, lasting
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1.status import Condition

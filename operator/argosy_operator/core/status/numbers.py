@@ -10,8 +10,7 @@ from typing import Any
 from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics, Signal, Value
 from argosy_law.signals.learning import SCORED_ENOUGH
-from argosy_law.slo.errors import Spent, spent
-from argosy_law.slo.misses import LEAST
+from argosy_law.slo import LEAST, Spent, spent
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from argosy_law.text.record import parse_json
+from argosy_law.record import parse_json
 from argosy_operator.api.conditions.reasons import POOLS_MANIFEST, Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names

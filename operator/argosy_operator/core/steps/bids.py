@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from argosy_law.decision import lacks_metrics
-from argosy_law.estimate.cold_start import removal_hold_s
+from argosy_law.goals import removal_hold_s
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.budgets import Bid
 from argosy_operator.core.snapshot import names

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from argosy_law.text.record import parse_json
+from argosy_law.record import parse_json
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from argosy_law.goals import Windows
-from argosy_law.signals.validity import why_unavailable
-from argosy_law.text.kept import (
+from argosy_law.record import (
     VERSION,
     Kept,
     UnusableError,
@@ -17,6 +16,7 @@ from argosy_law.text.kept import (
     resumed,
     text_of,
 )
+from argosy_law.signals.validity import why_unavailable
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Apply, Event, EventReason, Outcome, key_of, target
 from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot

@@ -18,9 +18,9 @@ from argosy_law.observe import (
 )
 from argosy_law.pace import schedules
 from argosy_law.prices import EVERY_S, costs, with_costs
-from argosy_law.slo.errors import taken
+from argosy_law.record import to_json
+from argosy_law.slo import taken
 from argosy_law.state import ScalingState
-from argosy_law.text.record import to_json
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Event, EventReason, Scale, key_of

@@ -11,8 +11,7 @@ from argosy_law.estimate import capacity
 from argosy_law.estimate.profiles import prior_of
 from argosy_law.goals import SLO, Goals, Profile
 from argosy_law.size.model import Limits, Model, model_of
-from argosy_law.size.spread import alike
-from argosy_law.size.work import Work
+from argosy_law.size.work import Work, alike
 from argosy_operator.api.v1alpha1 import Role, ServingDeploymentSpec
 from argosy_operator.core.steps.goals import by_law, goals_of, profile_of
 from argosy_operator.core.warnings.forecast import forecast

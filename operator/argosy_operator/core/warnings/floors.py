@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from argosy_law.estimate.profiles import prior_of
 from argosy_law.goals import Profile
+from argosy_law.record import from_json
 from argosy_law.state import ScalingState
-from argosy_law.text.record import from_json
 from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeploymentSpec
 from argosy_operator.core.steps.goals import profile_of
 

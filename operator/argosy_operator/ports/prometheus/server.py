@@ -16,7 +16,7 @@ from prometheus_api_client import PrometheusConnect
 from urllib3.exceptions import ReadTimeoutError
 from urllib3.util.retry import Retry
 
-from argosy_law.text.record import parse_json
+from argosy_law.record import parse_json
 from argosy_operator.ports.prometheus.allowlist import (
     Allowlist,
     GuardedAdapter,

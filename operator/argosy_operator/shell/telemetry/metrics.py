@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from prometheus_client import Counter, Gauge, Histogram
 
 from argosy_law.decision import Rule
-from argosy_law.slo.errors import WINDOWS, Spent
+from argosy_law.slo import WINDOWS, Spent
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.steps.draft import Draft
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from argosy.descriptors import Listener
-from argosy_law.text.record import parse_json
+from argosy_law.record import parse_json
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.webhook import ApiBundle
 from argosy_operator.shell.telemetry.health import serve

@@ -1,8 +1,9 @@
 """The error budget: which share of the requests that may miss the SLO has missed it, and how fast.
 
-Verdicts come in bins of one scrape from `scaling.signals.samples`; `core.status` and the operator's
-metrics show the `Spent`. Three spans of slots are kept, so that 30 days take few bytes. Windows and
-thresholds are those of The Site Reliability Workbook, chapter 5, table 5-8.
+Verdicts come in bins of one scrape from `signals.samples`; `core.status` and the operator's metrics
+show the `Spent`. Three spans of slots are kept, so that 30 days take few bytes. Windows and
+thresholds are those of The Site Reliability Workbook, chapter 5, table 5-8. The reasons why
+requests miss the SLO have their words here, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -189,3 +190,26 @@ def _sound(slots: tuple[Slot, ...], span: tuple[float, float]) -> bool:
         all(isfinite(n) for n in slot) and 0 <= slot[1] <= slot[2] * (1 + 1e-9) and slot[3] >= 0
         for slot in slots
     )
+
+
+WORDS: dict[str, str] = {
+    "no_pod": "waited because no engine pod could serve: a cold start, or all pods were gone",
+    "queue": "waited in the gateway for a free place",
+    "retry": "began again, because a pod was killed, failed or drained",
+    "ahead": "waited in the engine behind other prompts",
+    "prompt": "have a prompt that takes longer to compute than spec.slo.ttft.target allows",
+    "held": "waited with their first token for a place in a batch (slo.firstToken)",
+    "transfer": "lost too much time by the KV transfer for the few tokens of their answer",
+    "moved": "went on at another pod in the middle of their answer",
+    "decode": "got their tokens too slowly: the decode steps take too long",
+    "shed": "were refused for load",
+    "failed": "got no whole answer",
+}
+"""Reason → what such requests did."""
+LEAST = 0.005
+"""Share of the judged requests from which a reason is shown."""
+
+
+def in_words(reason: str, share: float) -> str:
+    """One line for people."""
+    return f"{share:.1%} {WORDS.get(reason, f'missed it by {reason}')}"

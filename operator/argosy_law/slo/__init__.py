@@ -1,1 +1,0 @@
-"""What is promised of requests, and what is left of it."""
