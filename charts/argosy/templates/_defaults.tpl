@@ -9,7 +9,10 @@
     "endpointPicker": "registry.k8s.io/gateway-api-inference-extension/epp:v1.2.1",
     "pullSecrets": []
   },
-  "podTemplate": {},
+  "podTemplate": {
+    "metadata": {},
+    "spec": {}
+  },
   "operator": {
     "replicas": 2,
     "resources": {
