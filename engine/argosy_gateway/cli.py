@@ -16,9 +16,9 @@ from argosy_gateway.errors import CredentialsError
 from argosy_gateway.options import (
     Settings,
     add_settings,
+    find_error,
     not_negative,
-    settings_of,
-    wrong_settings,
+    read_settings,
 )
 from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file, follow_settings
@@ -78,26 +78,26 @@ def _cors_origins(text: str) -> list[str]:
     return [origin for part in text.split(",") if (origin := part.strip())]
 
 
-def _wrong(args: argparse.Namespace) -> str | None:
+def _find_error(args: argparse.Namespace) -> str | None:
     """What is wrong with flags together; None if nothing is."""
     if args.settings is None and not args.served_name:
         return "name the model with --served-name, or the ConfigMap that does with --settings"
     if args.settings is not None and args.endpoints is not None:
         return "--settings is read from the API server, which --endpoints does without"
-    return wrong_settings(args)
+    return find_error(args)
 
 
 def parse(argv: Sequence[str]) -> Config:
     """The command line as a Config. Exits with status 2 and a message if it is wrong."""
     parser = _parser()
     args = parser.parse_args(argv)
-    if wrong := _wrong(args):
+    if wrong := _find_error(args):
         parser.error(wrong)
     return Config(
         fleet=args.fleet,
         namespace=args.namespace,
         settings_name=args.settings or "",
-        **settings_of(args),
+        **read_settings(args),
         drain_lag_s=args.drain_lag_s,
         cors_origins=tuple(args.cors_origin),
         host=args.host,

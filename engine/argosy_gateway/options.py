@@ -26,7 +26,7 @@ from argosy_gateway.errors import SettingsError
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.routing.strategies import STRATEGIES
 
-__all__ = ["KEY", "Settings", "add_settings", "not_negative", "settings_of", "wrong_settings"]
+__all__ = ["KEY", "Settings", "add_settings", "find_error", "not_negative", "read_settings"]
 
 log = logging.getLogger(__name__)
 
@@ -56,14 +56,14 @@ class Settings:
             config = _read(data, self._gateway.config)
         except SettingsError as error:
             log.error("the settings stay as they are: %s", error)
-            self._gateway.metrics.settings_are_stale(True)
+            self._gateway.metrics.set_settings_stale(True)
             reason = str(error)[:_LONGEST_REASON]
             self._gateway.settings_read = SettingsRead(_digest(data), refused=reason)
             return
         if config != self._gateway.config:
             log.info("new settings are in use")
-            self._gateway.take(config)
-        self._gateway.metrics.settings_are_stale(False)
+            self._gateway.reconfigure(config)
+        self._gateway.metrics.set_settings_stale(False)
         self._gateway.settings_read = SettingsRead(_digest(data))
 
 
@@ -98,11 +98,11 @@ def _read(data: object, now: Config) -> Config:
     args, others = parser.parse_known_args(words)
     if others:  # of a newer operator
         log.warning("settings that this gateway does not know: %s", " ".join(others))
-    if wrong := wrong_settings(args):
+    if wrong := find_error(args):
         raise SettingsError(wrong)
     if not args.served_name:
         raise SettingsError("--served-name is missing")
-    found = settings_of(args)
+    found = read_settings(args)
     limits = replace(now.limits, body_bytes=args.max_body_bytes)
     return replace(now, **found, limits=limits)
 
@@ -212,7 +212,7 @@ def _slo_class(text: str) -> SloClass:
     return SloClass(name, slo, int(priority))
 
 
-def wrong_settings(args: argparse.Namespace) -> str | None:
+def find_error(args: argparse.Namespace) -> str | None:
     """What is wrong with flags together, or with a number; None if nothing is."""
     if (args.slo_ttft_ms is None) != (args.slo_tpot_ms is None):
         return "an SLO needs both --slo-ttft-ms and --slo-tpot-ms"
@@ -237,7 +237,7 @@ def wrong_settings(args: argparse.Namespace) -> str | None:
     return None
 
 
-def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+def read_settings(args: argparse.Namespace) -> dict[str, Any]:
     """Fields of a Config, but `limits.body_bytes`."""
     slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
     return {

@@ -169,16 +169,16 @@ def test_settings_cannot_move_the_process_to_other_ports_or_another_fleet():
 def test_a_new_slo_is_an_edge_of_the_histograms_and_counters_go_on():
     gateway, take = started()
     take(data(*WORDS))
-    gateway.metrics.accepted()
+    gateway.metrics.count_accepted()
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=0.3, first_content_at=0.21)
-    gateway.metrics.ended(ended, role_mode="colocated", usage=None)
+    gateway.metrics.count_ended(ended, role_mode="colocated", usage=None)
     counted = "argosy_slo_requests_total"
     labels = {"role_mode": "colocated", "class": "default", "tpot": "ok"}
     assert sample(gateway, counted, ttft="miss", **labels) == 1
     take(data("--served-name", "m", "--slo-ttft-ms", "217", "--slo-tpot-ms", "50"))
     assert sample(gateway, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 0
-    gateway.metrics.accepted()
-    gateway.metrics.ended(ended, role_mode="colocated", usage=None)
+    gateway.metrics.count_accepted()
+    gateway.metrics.count_ended(ended, role_mode="colocated", usage=None)
     assert sample(gateway, counted, ttft="miss", **labels) == 1
     assert sample(gateway, counted, ttft="ok", **labels) == 1
     assert sample(gateway, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 1
@@ -189,11 +189,11 @@ def test_a_request_whose_class_went_is_judged_as_one_of_the_default_class():
     gateway, take = started()
     take(data(*WORDS, "--slo-class=batch:9000:200:5"))
     assert gateway.class_of("batch") == SloClass("batch", Slo(9.0, 0.2), 5)
-    gateway.metrics.accepted()
+    gateway.metrics.count_accepted()
     take(data(*WORDS))
     assert gateway.class_of("batch").name == "default"
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=1.0, first_content_at=1.0)
-    gateway.metrics.ended(ended, role_mode="colocated", usage=None, slo_class="batch")
+    gateway.metrics.count_ended(ended, role_mode="colocated", usage=None, slo_class="batch")
     labels = {"role_mode": "colocated", "class": "default", "ttft": "miss", "tpot": "ok"}
     assert sample(gateway, "argosy_slo_requests_total", **labels) == 1
 
@@ -317,8 +317,8 @@ class ApiByPath(Api):
 async def test_a_gateway_that_runs_takes_the_settings_that_its_command_line_names(monkeypatch):
     """Beside its pods, which this API server does not list."""
     gateway, _ = started(namespace="n")
-    take, taken = gateway.take, asyncio.Event()
-    monkeypatch.setattr(gateway, "take", lambda config: (take(config), taken.set()))
+    take, taken = gateway.reconfigure, asyncio.Event()
+    monkeypatch.setattr(gateway, "reconfigure", lambda config: (take(config), taken.set()))
     target = "/api/v1/namespaces/n/configmaps/f-gateway"
     words = {KEY: json.dumps([*WORDS, "--max-queue", "7"])}
     api = ApiByPath(target, (200, config_map(**words)))

@@ -75,7 +75,7 @@ async def test_a_rename_under_traffic_has_no_404():
     old, new = Engine("old", knows_one_name, model="own"), Engine("new", model=None)
     async with front(old, new, served_names=("before",)) as f, client(f) as web:
         for names in (("before",), ("before", "after"), ("after",)):
-            f.state.take(replace(f.state.config, served_names=names))
+            f.state.reconfigure(replace(f.state.config, served_names=names))
             for name in names * 16:  # of which each engine gets some, as good as always
                 assert (await web.post("/v1/completions", json=ask(name))).status_code == 200
         gone = await web.post("/v1/completions", json=ask("before"))

@@ -98,7 +98,7 @@ def test_new_settings_and_unknown_words_are_logged_once(caplog):
 def test_a_fleet_whose_settings_are_what_it_has_takes_none(monkeypatch):
     gateway = gateway_of(served_names=("m",))
     taken = []
-    monkeypatch.setattr(type(gateway), "take", lambda _, config: taken.append(config))
+    monkeypatch.setattr(type(gateway), "reconfigure", lambda _, config: taken.append(config))
     Settings(gateway)(data("--served-name", "m"))
     assert taken == []
 

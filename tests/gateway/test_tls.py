@@ -130,7 +130,7 @@ async def test_a_pod_with_tls_is_asked_for_its_health_with_the_certificate_of_it
             (pod,) = with_tls(engine)
             f.state.directory.replace([pod])
             health = f.state.directory.health
-            health.wrong_pod(pod.uid)
+            health.mark_wrong_pod(pod.uid)
             assert health.rank(pod.uid) != HEALTHY
             f.state.probes.ask(pod, again_s=0)
             await f.until(lambda: health.rank(pod.uid) == HEALTHY)

@@ -172,7 +172,7 @@ async def test_a_handover_that_breaks_after_the_first_token_is_a_failure_of_the_
         assert "x-argosy-handover" not in answer.headers
         pairs = f.state.directory.pairs
         assert [row.failures for row in pairs.failing(9)] == ([1] if breaks else [])
-        assert pairs.handed_over().keys() == (set() if breaks else {p.name, d.name})
+        assert pairs.handover_ages().keys() == (set() if breaks else {p.name, d.name})
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode", "colocated"])

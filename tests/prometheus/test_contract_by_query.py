@@ -46,7 +46,7 @@ def answered(metrics: Metrics, count: int, *, first_s: float, per_token_s: float
     """`count` answers of 11 tokens: the first after `first_s`, ten more `per_token_s` apart."""
     last_s = first_s + 10 * per_token_s
     for _ in range(count):
-        metrics.accepted()
+        metrics.count_accepted()
         outcome = Outcome(
             Ending.OK,
             received_at=100.0,
@@ -56,7 +56,7 @@ def answered(metrics: Metrics, count: int, *, first_s: float, per_token_s: float
             output_tokens=11,
         )
         usage = Usage(prompt_tokens=300, completion_tokens=11)
-        metrics.ended(outcome, role_mode="disaggregated", usage=usage)
+        metrics.count_ended(outcome, role_mode="disaggregated", usage=usage)
 
 
 async def test_every_selector_finds_samples_and_ttft_and_tpot_keep_their_places(

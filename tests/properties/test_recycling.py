@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from argosy_gateway.pods.pairs import Pairs
-from argosy_gateway.server.admin import failing_pairs, handed_over
+from argosy_gateway.server.admin import failing_pairs, handover_ages
 from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
 from argosy_operator.core.steps.recycling import FRESH_S
 from argosy_operator.ports.gateways import handovers_of
@@ -57,7 +57,7 @@ class Gateway:
         del ip
         pods = [SimpleNamespace(uid=uid, name=name) for uid, name in self.known.items()]
         fleet: Any = SimpleNamespace(directory=SimpleNamespace(pairs=self.pairs, all=lambda: pods))
-        answer = {"failing": failing_pairs(fleet), "handed_over": handed_over(fleet)}
+        answer = {"failing": failing_pairs(fleet), "handed_over": handover_ages(fleet)}
         return handovers_of(json.dumps(answer).encode())
 
     async def load(self, ip: str, name: str) -> GatewayLoad:
@@ -88,11 +88,11 @@ class Gateway:
         prefills.sort(key=lambda prefill: self.pairs.avoids(prefill, decode))
         for place, prefill in enumerate(prefills):
             if place == 0:
-                self.pairs.begins(prefill, decode)
+                self.pairs.begin(prefill, decode)
             if self.cut or self.sick & {prefill, decode}:
-                self.pairs.failed(prefill, decode, "silent")
+                self.pairs.count_failure(prefill, decode, "silent")
             else:
-                self.pairs.succeeded(prefill, decode)
+                self.pairs.count_success(prefill, decode)
                 return
 
     def _judge(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.dispatch import Dispatch
 from argosy_gateway.routing.line import Waiting
-from argosy_gateway.routing.load import Load
+from argosy_gateway.routing.load import PodLoad
 from argosy_gateway.routing.roster import Group, Route
 from argosy_gateway.routing.strategies import RoutingRequest
 from argosy_law.goals import Windows
@@ -50,10 +50,10 @@ class Twin(Queue):
         self.heads, self.found = pods, super().head(pods)
         return self.found
 
-    def loads(self, pod: PrefillPod | None) -> dict[str, Load]:
-        loads = {head.name: Load(sequences=head.open) for head in self.heads}
+    def loads(self, pod: PrefillPod | None) -> dict[str, PodLoad]:
+        loads = {head.name: PodLoad(sequences=head.open) for head in self.heads}
         if pod is not None:
-            loads[pod.name] = Load(
+            loads[pod.name] = PodLoad(
                 sequences=pod.open, prompt_tokens=pod.tokens, prompts=len(pod.queue)
             )
         return loads
@@ -67,7 +67,7 @@ class Twin(Queue):
         prompt, arrival = self.requests.prompt[request], self.requests.arrival[request]
         asked = RoutingRequest(str(request), "m", True, prompt, b"")
         one = Waiting(asked, arrival, self.of.ttft_s)
-        route = self.dispatch.at_once(one, now, self.loads(pod), lambda _: self.route(pod))
+        route = self.dispatch.route_at_once(one, now, self.loads(pod), lambda _: self.route(pod))
         passes = super().passes(request, now, pod)
         assert (route is not None) == passes
         if not passes:
@@ -126,7 +126,7 @@ class Twin(Queue):
     def stepped(self, pod: DecodePod, now: float) -> None:
         if self._places.due(pod.name, pod.first_s, now):
             super().stepped(pod, now)
-            loads = {pod.name: Load(sequences=pod.open)}
+            loads = {pod.name: PodLoad(sequences=pod.open)}
             self.dispatch.observe_tpot(pod.name, pod.first_s, loads, now)
 
 

@@ -65,7 +65,7 @@ def pick_us(front: Gateway, picks: int) -> float:
     took_s = 0.0
     for number in range(picks):
         if number % 100 == 0:
-            front.directory.health.busy(f"uid-{rng.randrange(pods)}")
+            front.directory.health.mark_busy(f"uid-{rng.randrange(pods)}")
         if len(open_) >= 8 * pods:
             open_.popleft().end()
         began = time.thread_time()
@@ -101,7 +101,7 @@ def dispatch_us(front: Gateway, dispatches: int) -> float:
 
     for _ in range(dispatches + 4 * len(front.directory.all())):
         waiting = Waiting(request, 0.0, 2.5)
-        dispatch.at_once(waiting, 0.0, loads, lambda _: None)
+        dispatch.route_at_once(waiting, 0.0, loads, lambda _: None)
         dispatch.line.add(waiting)
     let_go()
     assert len(dispatch.line) >= dispatches

@@ -66,9 +66,9 @@ def from_kubeconfig(path: Path) -> ApiServer:
     Raises CredentialsError, also if the user logs in by a program (`exec`).
     """
     config = _read(path)
-    context = _named(config, "contexts", config.get("current-context"), path)["context"]
-    cluster = _named(config, "clusters", context["cluster"], path)["cluster"]
-    user = _named(config, "users", context["user"], path)["user"] or {}
+    context = _find_entry(config, "contexts", config.get("current-context"), path)["context"]
+    cluster = _find_entry(config, "clusters", context["cluster"], path)["cluster"]
+    user = _find_entry(config, "users", context["user"], path)["user"] or {}
     if "exec" in user or "auth-provider" in user:
         raise CredentialsError(
             f"{path}: the user logs in by a program; use a kubeconfig with a token or certificate"
@@ -112,7 +112,9 @@ def _from_yaml(text: str, path: Path) -> Any:
         raise CredentialsError(f"{path}: {error}") from error
 
 
-def _named(config: Mapping[str, Any], kind: str, name: object, path: Path) -> Mapping[str, Any]:
+def _find_entry(
+    config: Mapping[str, Any], kind: str, name: object, path: Path
+) -> Mapping[str, Any]:
     for entry in config.get(kind) or []:
         if entry.get("name") == name:
             return dict(entry)

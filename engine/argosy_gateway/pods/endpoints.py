@@ -81,7 +81,7 @@ class Endpoint:
     keyed: bool = False
     """Its engine is not ours: it names no pod, and its API key is the pod's uid."""
 
-    def gave(self, head: Head) -> bool:
+    def wrote(self, head: Head) -> bool:
         """Whether an answer came from this pod.
 
         Our engines name their pod: a decode engine in the first header, a colocated one in the
@@ -174,7 +174,7 @@ class Directory:
         self.clock = clock
         """Seconds, as `Health` reads it."""
         self._speaks_tls = speaks_tls
-        self._told_of_tls = False
+        self._warned_of_tls = False
         self._known: dict[str, Endpoint] = {}
         self._roles: Counter[Role] = Counter()
         self._moved: set[str] = set()
@@ -194,7 +194,7 @@ class Directory:
     ) -> None:
         """Take a full list: endpoints and gateways that are not in it are gone."""
         self.gateways = dict(gateways)
-        before, self._known = self._known, {e.uid: self._usable(e) for e in endpoints}
+        before, self._known = self._known, {e.uid: self._without_tls(e) for e in endpoints}
         self._roles = Counter(e.role for e in self._known.values())
         for uid in before.keys() | self._known.keys():
             if before.get(uid) != self._known.get(uid):
@@ -204,7 +204,7 @@ class Directory:
 
     def put(self, endpoint: Endpoint) -> None:
         """Add or change one. A changed pod starts without a health record."""
-        endpoint = self._usable(endpoint)
+        endpoint = self._without_tls(endpoint)
         before = self._known.get(endpoint.uid)
         self._known[endpoint.uid] = endpoint
         if before != endpoint:
@@ -226,10 +226,10 @@ class Directory:
             self._forget(uid)
             self.notify()
 
-    def _usable(self, endpoint: Endpoint) -> Endpoint:
+    def _without_tls(self, endpoint: Endpoint) -> Endpoint:
         if endpoint.tls and not self._speaks_tls and endpoint.state is State.SERVING:
-            if not self._told_of_tls:
-                self._told_of_tls = True  # said once: the reason is the same for all pods
+            if not self._warned_of_tls:
+                self._warned_of_tls = True  # said once: the reason is the same for all pods
                 log.warning("%s asks for TLS: this gateway needs --tls-dir", endpoint.name)
             return replace(endpoint, state=State.UNREADY)
         return endpoint
@@ -240,12 +240,12 @@ class Directory:
         self.health.forget(uid)
         self.pairs.forget(uid)
 
-    def access_denied(self) -> None:
+    def deny_access(self) -> None:
         """The API server works, but does not let this gateway read (401, 403)."""
         now = self.clock()
         self._denied = (self._denied[0] if self._denied else now, now)
 
-    def access_granted(self) -> None:
+    def grant_access(self) -> None:
         """The API server lets this gateway read."""
         self._denied = None
 

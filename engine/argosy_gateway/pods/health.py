@@ -116,7 +116,7 @@ class Health:
 
     # Reported by attempts. `began_at` is the clock's time at which an attempt began.
 
-    def begins(self, uid: str) -> None:
+    def begin(self, uid: str) -> None:
         """An attempt begins: a pod on probation gets the next one only after the same time."""
         if (record := self._records.get(uid)) is not None:
             self._changed(uid)
@@ -125,7 +125,7 @@ class Health:
             if record.absence_s:
                 record.absent_until = now + max(record.absence_s, _TRIAL_S)
 
-    def unreachable(self, uid: str, began_at: float) -> float:
+    def mark_unreachable(self, uid: str, began_at: float) -> float:
         """It took no connection. Returns the absence in seconds; 0.0 if it was absent already."""
         record, now = self._of(uid), self._clock()
         if began_at < record.absent_since:
@@ -134,7 +134,7 @@ class Health:
         record.absent_since, record.absent_until = now, now + record.absence_s
         return record.absence_s
 
-    def reached(self, uid: str) -> bool:
+    def mark_reached(self, uid: str) -> bool:
         """It took a connection. True if it was absent because it had taken none."""
         record = self._records.get(uid)
         if record is None or not 0 < record.absence_s <= _LONGEST_ABSENCE_S:
@@ -143,19 +143,19 @@ class Health:
         self._changed(uid)
         return True
 
-    def wrong_pod(self, uid: str) -> None:
+    def mark_wrong_pod(self, uid: str) -> None:
         """Another program answers at its address; the watch will report a new one."""
         record, now = self._of(uid), self._clock()
         record.absence_s = _WRONG_POD_S
         record.absent_since, record.absent_until = now, now + _WRONG_POD_S
 
-    def silent(self, uid: str) -> None:
-        """It answers no probe. To be repeated while that is so; `identified` ends it."""
+    def mark_silent(self, uid: str) -> None:
+        """It answers no probe. To be repeated while that is so; `mark_identified` ends it."""
         record, now = self._of(uid), self._clock()
         record.absence_s = _SILENT_S
         record.absent_since, record.absent_until = now, now + _SILENT_S
 
-    def identified(self, uid: str) -> bool:
+    def mark_identified(self, uid: str) -> bool:
         """It answered under its own name. True if it was absent until now."""
         record = self._records.get(uid)
         if record is None or not record.absence_s:
@@ -164,15 +164,15 @@ class Health:
         self._changed(uid)
         return True
 
-    def draining(self, uid: str) -> None:
+    def mark_draining(self, uid: str) -> None:
         """It takes no new requests for now."""
         self._of(uid).absent_until = self._clock() + _DRAINING_S
 
-    def busy(self, uid: str) -> None:
+    def mark_busy(self, uid: str) -> None:
         """Its queue is full."""
         self._of(uid).busy_until = self._clock() + _BUSY_S
 
-    def failed(self, uid: str, began_at: float) -> float:
+    def count_failure(self, uid: str, began_at: float) -> float:
         """An attempt failed there. Returns the suspension in seconds; 0.0 if there is none."""
         record, now = self._of(uid), self._clock()
         if began_at < record.suspended_at and record.suspended_until > now:
@@ -183,7 +183,7 @@ class Health:
             record.suspended_at, record.suspended_until = now, now + suspension_s
         return suspension_s
 
-    def succeeded(self, uid: str, began_at: float) -> None:
+    def count_success(self, uid: str, began_at: float) -> None:
         """An attempt was served to its end."""
         record = self._records.get(uid)
         if record is None or began_at < record.suspended_at:

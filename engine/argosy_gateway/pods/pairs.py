@@ -85,7 +85,7 @@ class _Record:
     """Clock time until which the pair, or the prefill pod, is avoided."""
     reason: str = ""
 
-    def failed(self, now: float) -> None:
+    def count_failure(self, now: float) -> None:
         self.failures = min(self.failures + 1, _MOST_FAILURES)
         self.last_at = now
         self.until = now + self.time_s()
@@ -115,7 +115,7 @@ class Pairs:
         records = (self._pairs.get((prefill, decode)), self._prefills.get(prefill))
         return any(record is not None and record.until > now for record in records)
 
-    def begins(self, prefill: str, decode: str) -> None:
+    def begin(self, prefill: str, decode: str) -> None:
         """A request names this prefill pod first. A pair whose time is over gets the next request
         only after the same time, unless this one succeeds."""
         if not self._pairs:
@@ -138,26 +138,26 @@ class Pairs:
             if (uid := named.get(name)) is not None and reason not in NO_FAILURES:
                 found[uid] = reason[:_REASON_CHARS] or "unknown"
         for uid, reason in found.items():
-            self.failed(uid, decode, reason)
+            self.count_failure(uid, decode, reason)
         uid = named.get(served.decode("latin-1")) if served else None
         if uid is not None and uid not in found:  # else it computed the prompt, and then failed
-            self.succeeded(uid, decode)
+            self.count_success(uid, decode)
         return found
 
-    def failed(self, prefill: str, decode: str, reason: str) -> None:
+    def count_failure(self, prefill: str, decode: str, reason: str) -> None:
         """A handover failed; `reason` is the decode engine's word for it."""
         now, key = self._clock(), (prefill, decode)
         if key not in self._pairs and len(self._pairs) >= _MOST_PAIRS:
             self._forget_pair(next(iter(self._pairs)))
         record = self._pairs.setdefault(key, _Record(now))
-        record.failed(now)
+        record.count_failure(now)
         record.reason = reason
         self._failed_with.setdefault(prefill, set()).add(decode)
         self._failed_with.setdefault(decode, set()).add(prefill)
         if self.is_cause(prefill):
-            self._prefills.setdefault(prefill, _Record(now)).failed(now)
+            self._prefills.setdefault(prefill, _Record(now)).count_failure(now)
 
-    def succeeded(self, prefill: str, decode: str) -> None:
+    def count_success(self, prefill: str, decode: str) -> None:
         """A handover was whole."""
         self._whole_at[prefill] = self._whole_at[decode] = self._clock()
         if len(self._whole_at) > _MOST_PODS:
@@ -185,7 +185,7 @@ class Pairs:
         ]
         return sorted(rows, key=lambda row: (-row.failures, row.last_s))[:most]
 
-    def handed_over(self) -> dict[str, float]:
+    def handover_ages(self) -> dict[str, float]:
         """Uid of each pod that has had a whole handover → how many seconds ago the last one was."""
         now = self._clock()
         return {uid: now - at for uid, at in self._whole_at.items()}

@@ -73,7 +73,7 @@ class Probes:
         suspect = self._suspects[pod.uid] = _Suspect()
         suspect.task = asyncio.get_running_loop().create_task(self._watch(pod, suspect))
 
-    def heard(self, uid: str) -> None:
+    def mark_heard(self, uid: str) -> None:
         """A byte of some answer came from this pod."""
         if (suspect := self._suspects.get(uid)) is not None:
             suspect.turns = 0
@@ -98,7 +98,7 @@ class Probes:
                     self._answered[pod.uid] = self._clock()
                     if suspect.turns >= _TURNS:
                         log.info("engine %s answers again", pod.name)
-                    if health.identified(pod.uid):
+                    if health.mark_identified(pod.uid):
                         self._directory.notify()
                     return
         finally:
@@ -122,7 +122,7 @@ class Probes:
                 if suspect.turns >= _TURNS:
                     if suspect.turns == _TURNS:
                         log.warning("engine %s answers no probe: it is not called", pod.name)
-                    self._directory.health.silent(pod.uid)
+                    self._directory.health.mark_silent(pod.uid)
             return False
         finally:
             probe.cancel()
@@ -157,7 +157,7 @@ class Probes:
         finally:
             if exchange is not None:
                 exchange.abort()
-        return pod.gave(head)
+        return pod.wrote(head)
 
     def _is_known(self, pod: Endpoint) -> bool:
         known = self._directory.get(pod.uid)

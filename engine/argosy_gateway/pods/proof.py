@@ -36,7 +36,7 @@ class Certificates:
         self._read = None if folder is None else _read_certificate(folder)
 
     @property
-    def here(self) -> bool:
+    def exist(self) -> bool:
         """Whether engines that ask for TLS can be called."""
         return self._folder is not None
 
@@ -84,18 +84,18 @@ def _read_certificate(folder: Path) -> tuple[ssl.SSLContext, float]:
     try:
         context.load_verify_locations(authority)
     except OSError as error:
-        raise _wrong(authority, error, "no certificate in PEM form") from error
+        raise _file_error(authority, error, "no certificate in PEM form") from error
     if not context.get_ca_certs():
         raise CredentialsError(f"--tls-dir: {authority}: holds no authority (CA:TRUE)")
     try:
         context.load_cert_chain(certificate, key)
     except OSError as error:
         what = f"{_CERTIFICATE} and {_KEY} must be PEM files that fit"
-        raise _wrong(folder, error, what) from error
-    return context, _ends_s(certificate, key)
+        raise _file_error(folder, error, what) from error
+    return context, _read_end_s(certificate, key)
 
 
-def _ends_s(certificate: Path, key: Path) -> float:
+def _read_end_s(certificate: Path, key: Path) -> float:
     """When a certificate ends; 0 if it has, infinite if its use is not that of a server.
 
     Python's ssl tells the dates of a peer's certificate only, so both ends of a connection in
@@ -122,7 +122,7 @@ def _ends_s(certificate: Path, key: Path) -> float:
     return float(ssl.cert_time_to_seconds(str(shown["notAfter"])))
 
 
-def _wrong(path: Path, error: OSError, of_content: str) -> CredentialsError:
+def _file_error(path: Path, error: OSError, of_content: str) -> CredentialsError:
     """A missing file in the words of the system; what is wrong with its content in ours."""
     why = of_content if isinstance(error, ssl.SSLError) else error.strerror
     return CredentialsError(f"--tls-dir: {path}: {why}")

@@ -104,7 +104,7 @@ async def follow_api_server(
             version = None
         except _NOT_USABLE as error:
             if isinstance(error, AccessDeniedError) and await _is_healthy(server, times):
-                into.access_denied()
+                into.deny_access()
             log.warning("API server: %r; serving with the pods known so far", error)
             await asyncio.sleep(backoff_s * random.uniform(0.8, 1.2))  # noqa: S311
             backoff_s = min(2 * backoff_s, times.longest_backoff_s)
@@ -155,7 +155,7 @@ async def _open_answer(
     except BaseException:
         exchange.abort()
         raise
-    into.access_granted()
+    into.grant_access()
     return exchange
 
 

@@ -189,17 +189,17 @@ class Answer:
         """A stream's head has come. Nothing is sent before its first event."""
         self._scan, self._stream_headers = scan, headers
 
-    def comes_from(self, own: str | None, asked: str) -> None:
+    def expect_model(self, own: str | None, asked: str) -> None:
         """The engine calls the model `own`, and the client `asked` for it; None: it says what it is
         asked."""
         self._names = None if own is None or own == asked else (own, asked)
 
-    def goes_on(self) -> StreamScan:
+    def continue_stream(self) -> StreamScan:
         """Another engine goes on with the stream that began; the scan of all its parts."""
         scan = self._scan
         assert scan is not None
         self._counted = None
-        scan.goes_on()
+        scan.resume()
         return scan
 
     async def finish(self) -> bool:
@@ -221,11 +221,11 @@ class Answer:
         if self._names is not None:
             events = restore_model(events, *self._names)
         if not self.started:
-            self.resume.opened(events)
+            self.resume.read_created(events)
             await self._start(200, self._stream_headers)
         await self._send({"type": "http.response.body", "body": events, "more_body": not scan.done})
 
-    def passes_on_now(self, data: bytes) -> bool:
+    def pass_on_now(self, data: bytes) -> bool:
         """Pass on bytes of the stream without waiting, if that is possible; else False.
 
         It is for events in the middle of a stream, while the client reads. The first event, the

@@ -48,7 +48,7 @@ from argosy_gateway.wire.openai import (
     longest_share,
     rename_model,
 )
-from argosy_gateway.wire.sse import StreamScan, believable, usage_of
+from argosy_gateway.wire.sse import StreamScan, check_usage, read_usage
 
 __all__ = ["Attempt", "FailedAttempt"]
 
@@ -165,7 +165,7 @@ class Attempt:
         waited_s, again_s = now - exchange.waiting_since, self._gateway.config.limits.wait_s
         if waited_s <= max(again_s, _STALLED_INTERVALS * self._answer.interval_s):
             if exchange.answered:
-                probes.heard(uid)
+                probes.mark_heard(uid)
             return False
         probes.ask(self._route.head, again_s=again_s)
         return probes.is_silent(uid)
@@ -207,17 +207,17 @@ class Attempt:
         health, pod = self._gateway.directory.health, self._route.head
         prefills = [prefill.name for prefill in self._route.prefills]
         log.debug("ask engine %s; prefill: %s", pod.name, prefills)
-        health.begins(pod.uid)
+        health.begin(pod.uid)
         if self._route.prefills:
-            self._gateway.directory.pairs.begins(self._route.prefills[0].uid, pod.uid)
+            self._gateway.directory.pairs.begin(self._route.prefills[0].uid, pod.uid)
         try:
             exchange, head = await self._ask()
-            self._gateway.moves.ended(self._answer)
+            self._gateway.moves.end(self._answer)
             self._reservation.first_token()
-            if (failed := self._not_accepted(head)) is not None:
+            if (failed := self._check_accepted(head)) is not None:
                 return failed
             self._learn_handovers(head)
-            if self._answer.started and (failed := self._does_not_go_on(head)) is not None:
+            if self._answer.started and (failed := self._check_resumed(head)) is not None:
                 if head.status >= 500:
                     self._count_error(head, await self._read_whole(exchange))
                 return failed
@@ -228,7 +228,7 @@ class Attempt:
             raise  # it says nothing about the pod
         except UnreachableError as error:
             log.info("engine %s is unreachable: %s", pod.name, error)
-            absence_s = health.unreachable(pod.uid, self._began_at)
+            absence_s = health.mark_unreachable(pod.uid, self._began_at)
             if absence_s:
                 log.warning("engine %s is not called for %g s", pod.name, absence_s)
             return FailedAttempt(RetryReason.CONNECT, "no engine could be reached")
@@ -272,12 +272,12 @@ class Attempt:
         """Send the request, over a kept connection unless `fresh`. Raises UnreachableError."""
         gateway, route, request = self._gateway, self._route, self._request
         resume = self._answer.resume if self._answer.started else None
-        self._answer.comes_from(route.head.model, request.model)
+        self._answer.expect_model(route.head.model, request.model)
         self._exchange = exchange = await _send_request(
             gateway, request, route, self._number, resume, fresh=fresh
         )
         self._sent_at = gateway.clock()
-        if gateway.directory.health.reached(route.head.uid):
+        if gateway.directory.health.mark_reached(route.head.uid):
             gateway.directory.notify()
         if not request.stream:
             self._expect_first_token()
@@ -297,7 +297,7 @@ class Attempt:
         """How quick the prefiller is, unless a decode pod computed the prompt in its place."""
         if self._route.prefills and head.get(SERVED_HEADER) is None:
             return
-        self._gateway.pace.prompt(
+        self._gateway.pace.observe(
             self._route.prefiller.uid,
             self._request.prompt_tokens,
             began=self._sent_at,
@@ -315,24 +315,26 @@ class Attempt:
                 limit_s=slo.ttft_s,
             )
 
-    def _not_accepted(self, head: http1.Head) -> FailedAttempt | None:
+    def _check_accepted(self, head: http1.Head) -> FailedAttempt | None:
         """A FailedAttempt if another program answered, or if the engine drains; else None."""
         directory, pod = self._gateway.directory, self._route.head
-        if not pod.gave(head):
+        if not pod.wrote(head):
             name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
             found = name and name[:80]
             log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, found, pod.name)
-            directory.health.wrong_pod(pod.uid)
+            directory.health.mark_wrong_pod(pod.uid)
             return FailedAttempt(RetryReason.WRONG_POD)
-        if directory.health.identified(pod.uid):
+        if directory.health.mark_identified(pod.uid):
             directory.notify()
         if head.status == 401:
             log.warning("engine %s does not take this gateway's token", pod.name)
-            directory.health.draining(pod.uid)  # it serves nothing now; its keys or ours may follow
+            directory.health.mark_draining(
+                pod.uid
+            )  # it serves nothing now; its keys or ours may follow
             return FailedAttempt(RetryReason.UNPROVEN)
         # Another engine gives no reason header; after SIGTERM it takes no request.
         if head.status == 503 and (head.get(b"x-argosy-draining") or pod.keyed):
-            directory.health.draining(pod.uid)
+            directory.health.mark_draining(pod.uid)
             return FailedAttempt(RetryReason.DRAINING)
         return None
 
@@ -343,7 +345,7 @@ class Attempt:
             self._serving, served = served, None
         self._learn(head.get(FAILED_HEADER), served)
 
-    def _handover_ended(self, said: bytes) -> None:
+    def _end_handover(self, said: bytes) -> None:
         """The stream says what came of the handover that its head left open."""
         if said == b"whole":
             self._learn(None, self._serving)
@@ -357,7 +359,7 @@ class Attempt:
         named = {p.name: p.uid for p in route.prefills}
         named |= {_address_of(p): p.uid for p in route.prefills}
         failed = pairs.learn(route.head.uid, named, failed=failed_header, served=served)
-        self._gateway.metrics.handovers_failed(len(failed))
+        self._gateway.metrics.count_failed_handovers(len(failed))
         for pod in route.prefills:
             if pod.uid in failed:
                 log.warning(
@@ -371,12 +373,12 @@ class Attempt:
         if directory.pairs.is_cause(pod.uid):
             self._count_failure("it takes KV from none of the pods")
         else:
-            directory.health.succeeded(pod.uid, self._began_at)
+            directory.health.count_success(pod.uid, self._began_at)
 
-    def _does_not_go_on(self, head: http1.Head) -> FailedAttempt | None:
+    def _check_resumed(self, head: http1.Head) -> FailedAttempt | None:
         """A FailedAttempt if the answer is not the rest of the stream; else None."""
         if head.status == 429:
-            self._gateway.directory.health.busy(self._route.head.uid)
+            self._gateway.directory.health.mark_busy(self._route.head.uid)
             return FailedAttempt(RetryReason.BUSY, "the engines are busy")
         if head.status >= 500:
             return FailedAttempt(RetryReason.SERVER_ERROR, f"status {head.status}", worked=True)
@@ -396,7 +398,7 @@ class Attempt:
     def _count_failure(self, detail: str) -> None:
         """The engine failed the request: its pod is called less."""
         pod = self._route.head
-        suspension_s = self._gateway.directory.health.failed(pod.uid, self._began_at)
+        suspension_s = self._gateway.directory.health.count_failure(pod.uid, self._began_at)
         log.info("engine %s failed: %s", pod.name, detail)
         if suspension_s:
             log.warning("engine %s is suspended for %g s", pod.name, suspension_s)
@@ -420,7 +422,7 @@ class Attempt:
                 body=body,
             )
         if head.status == 429:
-            directory.health.busy(pod.uid)
+            directory.health.mark_busy(pod.uid)
             return FailedAttempt(
                 RetryReason.BUSY, status=head.status, headers=head.headers, body=body
             )
@@ -454,7 +456,7 @@ class Attempt:
         answer, now = self._answer, self._gateway.clock()
         reported = head.get(TTFT_HEADER)
         first_at = self._sent_at + first_token_after_s(reported, whole_s=now - self._sent_at)
-        answer.usage = believable(usage_of(content), answer_bytes=size)
+        answer.usage = check_usage(read_usage(content), answer_bytes=size)
         answer.longest_share = longest_share(content, self._request.sequences)
         answer.first_content_at, answer.last_content_at = first_at, now
         answer.held_s = held_s(head.get(HELD_HEADER))
@@ -468,8 +470,8 @@ class Attempt:
         learnt, scan = answer.started, self._scan(head)
         if not learnt:
             answer.held_s = held_s(head.get(HELD_HEADER))
-        scan.on_handover = self._handover_ended
-        exchange.on_arrival = answer.passes_on_now
+        scan.on_handover = self._end_handover
+        exchange.on_arrival = answer.pass_on_now
         try:
             while not scan.done:
                 data = await exchange.read()
@@ -480,9 +482,9 @@ class Attempt:
                     self._learn_pace(head, first_token_at - answer.held_s)
                     learnt = True
                 if scan.held_error:
-                    return await self._ended_by_error(scan)
+                    return await self._end_by_error(scan)
         finally:
-            answer.usage = believable(scan.usage, answer_bytes=scan.size)
+            answer.usage = check_usage(scan.usage, answer_bytes=scan.size)
         self._release(exchange)
         if blames_client(scan.error_said):
             return Ending.INVALID
@@ -496,8 +498,8 @@ class Attempt:
         """The scan of the stream: of a new one, or of that which goes on here."""
         answer, gateway = self._answer, self._gateway
         if answer.started:
-            gateway.metrics.resumed(answer.resume.goes_on())
-            return answer.goes_on()
+            gateway.metrics.count_resumed(answer.resume.continue_elsewhere())
+            return answer.continue_stream()
         with_ids = head.get(IDS_HEADER) is not None
         answer.resume.begin(self._route.head.revision, with_ids=with_ids)
         scan = StreamScan(
@@ -509,7 +511,7 @@ class Attempt:
         answer.begin_stream(scan, head.headers)
         return scan
 
-    async def _ended_by_error(self, scan: StreamScan) -> Ending | FailedAttempt:
+    async def _end_by_error(self, scan: StreamScan) -> Ending | FailedAttempt:
         """The engine's last event is an error. One that ends its drain fails nothing, nor does one
         of the client: another engine would say the same."""
         if blames_client(scan.error_said):
@@ -540,7 +542,7 @@ async def _send_request(
         ("content-type", "application/json"),
         ("x-request-id", request.request_id),
         ("x-argosy-attempt", str(number)),
-        *gateway.shown_to(pod),
+        *gateway.headers_for(pod),
     ]
     slo_class = gateway.class_of(request.slo_class)
     if slo_class.priority:

@@ -15,7 +15,7 @@ from argosy_gateway.pods.probes import Probes
 from argosy_gateway.pods.proof import Certificates, Proof
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.metrics import Metrics
-from argosy_gateway.relay.resume import KeptIds
+from argosy_gateway.relay.resume import IdBudget
 from argosy_gateway.routing.estimates import FleetPace, TokensPerChar
 from argosy_gateway.routing.load import InFlight
 from argosy_gateway.routing.queue import Queue
@@ -77,7 +77,7 @@ class Moves:
             self._waiting[request] = leave
             self._let_leave()
 
-    def ended(self, request: object) -> None:
+    def end(self, request: object) -> None:
         """The request goes on elsewhere, or has ended; it may not have moved at all."""
         self._waiting.pop(request, None)
         if self._under_way.pop(request, None) is not None:
@@ -101,7 +101,7 @@ hundred streams have left in seconds, and a new prompt waits little longer than 
 """
 
 
-class _Timed(Protocol):
+class _InFlight(Protocol):
     """A request in flight, as the sweeper sees it."""
 
     def check_time(self, now: float) -> None: ...
@@ -123,7 +123,7 @@ class Gateway:
         self.metrics = Metrics(config.slo, self.classes, holds_first_tokens=config.hold_first_token)
         self.bodies = Bodies(config.limits)
         self.certificates = Certificates(config.tls_dir)
-        self.directory = Directory(clock, speaks_tls=self.certificates.here)
+        self.directory = Directory(clock, speaks_tls=self.certificates.exist)
         self.probes = Probes(
             self.directory,
             self.certificates,
@@ -147,16 +147,16 @@ class Gateway:
         self.strategy: Strategy
         self._learner: LearningStrategy | None
         """Asked once: to look for a protocol's methods takes 20 µs."""
-        self._choose_by(config.strategy)
+        self._set_strategy(config.strategy)
         self._made_queue: Queue | None = None
         """Requests may still wait in it after the settings have turned it off."""
         self.queue: Queue | None
         """None: each request is dispatched at once."""
-        self._queue_by(config)
-        self.kept_ids = KeptIds(config.limits.kept_ids_bytes)
+        self._set_queue(config)
+        self.id_budget = IdBudget(config.limits.kept_ids_bytes)
         self.retries = RetryBudget(config.limits.retry_reserve)
         self.moves = Moves(clock, self._most_moves)
-        self.relays: set[_Timed] = set()
+        self.relays: set[_InFlight] = set()
         """Requests in flight, waiting ones included."""
         self._active_at = clock()
         """When the last request ended or was shed; before the first, when this process began."""
@@ -169,16 +169,18 @@ class Gateway:
         self.draining = False
         """SIGTERM has come; set by `server.serve`."""
 
-    def take(self, config: Config) -> None:
+    def reconfigure(self, config: Config) -> None:
         """Go on with other settings. Requests in flight keep what they were given; their class, if
         there is none of its name any more, counts as the default one."""
         before, self.config = self.config, config
         self.classes = classes_of(config.slo, config.slo_classes)
-        self.metrics.take(config.slo, self.classes, holds_first_tokens=config.hold_first_token)
+        self.metrics.reconfigure(
+            config.slo, self.classes, holds_first_tokens=config.hold_first_token
+        )
         self.bodies.limits = config.limits
         if config.strategy != before.strategy:
-            self._choose_by(config.strategy)
-        self._queue_by(config)
+            self._set_strategy(config.strategy)
+        self._set_queue(config)
         self.directory.notify()
 
     def class_of(self, name: str) -> SloClass:
@@ -195,7 +197,7 @@ class Gateway:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
         return self._roster.groups(tried, only_healthy=only_healthy, revision=revision)
 
-    def active(self) -> None:
+    def mark_active(self) -> None:
         """A request ended, or was refused because of load: the fleet is in use."""
         self._active_at = self.clock()
 
@@ -211,12 +213,12 @@ class Gateway:
             return self.config.queue_timeout_s
         return max(wake_s, self.config.queue_timeout_s)
 
-    def sent(self, request: RoutingRequest, route: Route) -> None:
+    def report_sent(self, request: RoutingRequest, route: Route) -> None:
         """Tell the strategy, if it learns, which way a request goes."""
         if self._learner is not None:
-            self._learner.sent(request, route)
+            self._learner.remember(request, route)
 
-    def shown_to(self, pod: Endpoint) -> list[tuple[str, str]]:
+    def headers_for(self, pod: Endpoint) -> list[tuple[str, str]]:
         """Headers that say which pod is meant, and that prove who calls."""
         if pod.keyed:
             return [("authorization", f"Bearer {pod.uid}")]
@@ -267,15 +269,15 @@ class Gateway:
         computing = [pod for pod in serving if pod.role is not Role.DECODE] or serving
         return max(1, _MOVES_PER_POD * len(computing))
 
-    def _choose_by(self, strategy: str) -> None:
+    def _set_strategy(self, strategy: str) -> None:
         self.strategy = STRATEGIES[strategy](random.Random())  # noqa: S311
         self._learner = self.strategy if isinstance(self.strategy, LearningStrategy) else None
 
-    def _queue_by(self, config: Config) -> None:
+    def _set_queue(self, config: Config) -> None:
         """The queue that the settings ask for. One that was made stays for what waits in it."""
         tpot_limit_s = config.slo.tpot_s if config.slo is not None else None
         if self._made_queue is not None:
-            self._made_queue.take(self.strategy, config.engine_places, tpot_limit_s)
+            self._made_queue.reconfigure(self.strategy, config.engine_places, tpot_limit_s)
         elif config.queue == "deadline":
             self._made_queue = self._new_queue(tpot_limit_s)
         self.queue = self._made_queue if config.queue == "deadline" else None

@@ -282,7 +282,7 @@ class Metrics:
         self._resumed = self._counter(RESUMED)
         self._endpoints = self._gauge(ENDPOINTS)
 
-    def take(
+    def reconfigure(
         self, slo: Slo | None, classes: Mapping[str, SloClass], *, holds_first_tokens: bool
     ) -> None:
         """Go on with another SLO. Counters go on; a histogram whose edges change begins anew, as
@@ -297,7 +297,7 @@ class Metrics:
             self._ttft = self._histogram(TTFT)
             self._tpot = self._histogram(TPOT)
 
-    def settings_are_stale(self, stale: bool) -> None:
+    def set_settings_stale(self, stale: bool) -> None:
         """Whether the settings object cannot be used, and older settings go on."""
         self._settings.set(stale)
 
@@ -321,39 +321,39 @@ class Metrics:
         edges = _edges(row, self.slo)
         return Histogram(row.name, row.help, buckets=edges, registry=self.registry)
 
-    def accepted(self) -> None:
-        """A request was admitted; `ended` must follow."""
+    def count_accepted(self) -> None:
+        """A request was admitted; `count_ended` must follow."""
         self._received["accepted"].inc()
         self._inflight.inc()
 
-    def invalid(self) -> None:
+    def count_invalid(self) -> None:
         """A request was refused because of an error in it, before any engine was called."""
         self._received["invalid"].inc()
 
-    def shed(
+    def count_shed(
         self, *, role_mode: str, received_at: float, now: float, slo_class: str = DEFAULT_CLASS
     ) -> None:
         """A request was refused because of load. Times are the event loop's, in seconds."""
         self._received["shed"].inc()
         self._judge(Outcome(Ending.SHED, received_at, now), role_mode, slo_class)
 
-    def retried(self, reason: RetryReason) -> None:
+    def count_retry(self, reason: RetryReason) -> None:
         """A request is sent to another pod."""
         self._retries.labels(reason).inc()
 
-    def retry_refused(self) -> None:
+    def count_refused_retry(self) -> None:
         """A request is not sent again because the retry budget is empty."""
         self._retries_refused.inc()
 
-    def handovers_failed(self, number: int) -> None:
+    def count_failed_handovers(self, number: int) -> None:
         """So many prefill pods did not hand over to the engine that answered."""
         self._handovers_failed.inc(number)
 
-    def resumed(self, reason: ResumeReason) -> None:
+    def count_resumed(self, reason: ResumeReason) -> None:
         """A stream goes on at another pod."""
         self._resumed.labels(reason).inc()
 
-    def ended(
+    def count_ended(
         self,
         outcome: Outcome,
         *,

@@ -58,7 +58,7 @@ class Relay:
     ) -> None:
         self._gateway = gateway
         self._request = request
-        resume = Resume(gateway.kept_ids, gateway.config.limits.resume_ids_bytes)
+        resume = Resume(gateway.id_budget, gateway.config.limits.resume_ids_bytes)
         self._answer = Answer(
             send,
             request.request_id,
@@ -135,7 +135,7 @@ class Relay:
         gateway, ending = self._gateway, Ending.FAILED
         self._task = asyncio.current_task()
         gateway.relays.add(self)
-        gateway.metrics.accepted()
+        gateway.metrics.count_accepted()
         gateway.retries.count_request()
         try:
             ending = await self._serve()
@@ -153,11 +153,11 @@ class Relay:
         finally:
             self._stopped = True  # a late disconnect must not cancel what follows
             gateway.relays.discard(self)
-            gateway.active()
-            gateway.moves.ended(self._answer)
+            gateway.mark_active()
+            gateway.moves.end(self._answer)
             self._answer.resume.end()
             log.debug("ended: %s", ending.value)
-            gateway.metrics.ended(
+            gateway.metrics.count_ended(
                 self._outcome(ending),
                 role_mode=self._role_mode or gateway.role_mode(),
                 usage=self._answer.usage,
@@ -182,7 +182,7 @@ class Relay:
         failed: FailedAttempt | None = None
         while (route := await self._choose(waiting_since, failed)) is not None:
             if failed is not None and not self._answer.started:
-                gateway.metrics.retried(failed.reason)
+                gateway.metrics.count_retry(failed.reason)
             try:
                 result = await self._try(route)
             except ShortageError as error:
@@ -207,7 +207,7 @@ class Relay:
                 if failed.timed_out and not self._answer.started:  # it may still compute
                     break
                 if not gateway.retries.take():
-                    gateway.metrics.retry_refused()
+                    gateway.metrics.count_refused_retry()
                     break
         return await self._give_up(failed)
 
@@ -215,13 +215,13 @@ class Relay:
         """Whether another engine can go on with the stream. Waits a moment after a busy one."""
         resume = self._answer.resume
         if failed.timed_out or failed.reason is RetryReason.SILENT:
-            resume.interrupted(ResumeReason.SILENT)
+            resume.interrupt(ResumeReason.SILENT)
         elif failed.moved:
-            resume.interrupted(ResumeReason.DRAINING)
+            resume.interrupt(ResumeReason.DRAINING)
         elif failed.reason is RetryReason.SERVER_ERROR:
-            resume.interrupted(ResumeReason.ERROR)
+            resume.interrupt(ResumeReason.ERROR)
         else:
-            resume.interrupted(ResumeReason.CLOSED)
+            resume.interrupt(ResumeReason.CLOSED)
         if failed.reason is RetryReason.BUSY:
             await self._gateway.directory.wait_for_change(_BUSY_S)
         return resume.possible
@@ -263,12 +263,12 @@ class Relay:
         number = self._reached + 1
         self._role_mode = route.mode
         logs.bind(attempt=number)
-        self._gateway.sent(self._routing_request, route)
+        self._gateway.report_sent(self._routing_request, route)
         with Attempt(self._gateway, self._request, route, number, self._answer) as attempt:
             self._attempt = attempt
             begun = self._answer.started
             result = await attempt.run()
-            self._path.attempted(
+            self._path.add_attempt(
                 attempt.sent_at,
                 own_share=attempt.own_share,
                 handed_over=bool(route.prefills),

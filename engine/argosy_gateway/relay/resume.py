@@ -9,12 +9,12 @@ import re
 
 from argosy_gateway.relay.metrics import ResumeReason
 
-__all__ = ["KeptIds", "Resume"]
+__all__ = ["IdBudget", "Resume"]
 
 _CREATED = re.compile(rb'"created":\s*(\d{1,12})\b')
 
 
-class KeptIds:
+class IdBudget:
     """How many bytes of token ids all streams of this process keep."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -48,7 +48,7 @@ class Resume:
         "revision",
     )
 
-    def __init__(self, kept: KeptIds, most_bytes: int) -> None:
+    def __init__(self, kept: IdBudget, most_bytes: int) -> None:
         """`most_bytes` bounds the ids of this stream."""
         self._kept, self._most = kept, most_bytes
         self._ids = bytearray()
@@ -79,7 +79,7 @@ class Resume:
         self.end()
         self.revision, self._possible = revision, with_ids
 
-    def opened(self, events: bytes) -> None:
+    def read_created(self, events: bytes) -> None:
         """The first events that the client gets."""
         found = _CREATED.search(events)
         if found is None:
@@ -99,11 +99,11 @@ class Resume:
         self._ids += ids
         self._ids += b","
 
-    def interrupted(self, reason: ResumeReason) -> None:
+    def interrupt(self, reason: ResumeReason) -> None:
         """An engine failed or drains. The first one since the stream went on gives the reason."""
         self._reason = self._reason or reason
 
-    def goes_on(self) -> ResumeReason:
+    def continue_elsewhere(self) -> ResumeReason:
         """Another engine goes on; why."""
         reason, self._reason = self._reason or ResumeReason.CLOSED, None
         return reason

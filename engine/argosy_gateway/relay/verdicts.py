@@ -226,7 +226,7 @@ class Path:
         self._handed_over = False
         self._moves = 0
 
-    def attempted(
+    def add_attempt(
         self, sent_at: float, *, own_share: float, handed_over: bool, goes_on: bool
     ) -> None:
         """An attempt ended. `goes_on`: it was for the rest of a stream that had begun."""

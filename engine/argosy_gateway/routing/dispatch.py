@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.routing.estimates import Margin, Places, PodPace
 from argosy_gateway.routing.line import Line, Waiting
-from argosy_gateway.routing.load import IDLE, Load
+from argosy_gateway.routing.load import IDLE, PodLoad
 from argosy_gateway.routing.roster import Group, Route
 from argosy_gateway.routing.strategies import PREFILL_CANDIDATES, RoutingRequest
 
@@ -141,7 +141,7 @@ class GatewayShares:
             return False
         return waiting >= _MUCH * max(1.0, pods / self.gateways)
 
-    def of(self, pods: Sequence[_Pod]) -> Sequence[_Pod]:
+    def share_of(self, pods: Sequence[_Pod]) -> Sequence[_Pod]:
         """This gateway's share. Of more gateways than pods, several have the same pod."""
         if self._rank is None or not pods:
             return pods
@@ -221,7 +221,7 @@ class Dispatch:
         self._since_late = 0
         self._sent_at = float("-inf")
         """When a request that had waited went last."""
-        self._loads: Mapping[str, Load] = {}
+        self._loads: Mapping[str, PodLoad] = {}
         self._orders: dict[tuple[str, str, bool], PodOrder] = {}
         """By role, revision, and whether they are of this gateway's share."""
         self._pods = 1
@@ -229,15 +229,15 @@ class Dispatch:
         """This gateway keeps to its share of the pods."""
         self._shortest_s = float("inf")
 
-    def take(self, places: int | None, tpot_limit_s: float | None) -> None:
+    def reconfigure(self, places: int | None, tpot_limit_s: float | None) -> None:
         """Go on by other bounds. What bounds decode pods is learnt anew if its limit changes."""
         self._places = places
         if tpot_limit_s != self._tpot_limit_s:
             self._tpot_limit_s, self._in_tpot = tpot_limit_s, Places(tpot_limit_s)
         self._shortest_s = float("inf")
 
-    def at_once(
-        self, one: Waiting, now: float, loads: Mapping[str, Load], choose: Choose
+    def route_at_once(
+        self, one: Waiting, now: float, loads: Mapping[str, PodLoad], choose: Choose
     ) -> Route | None:
         """The route of a request that need not wait; None if it must.
 
@@ -247,14 +247,14 @@ class Dispatch:
         own_s = self.pace.seconds("", one.request.prompt_tokens)
         one.start_by = one.received_at + self.margin.share(now) * one.limit_s - own_s
         route = None if self.line else choose(one.request)
-        if route is None or not self._free(loads, route.head.uid):
+        if route is None or not self._has_place(loads, route.head.uid):
             return None
         backlog_s = self._backlog_s(loads, route.prefiller.uid)
         goes = self._has_room(loads, route.prefiller.uid, one) and now + backlog_s <= one.start_by
         return route if goes else None
 
     def next(
-        self, now: float, groups: Sequence[Group], loads: Mapping[str, Load], choose: Choose
+        self, now: float, groups: Sequence[Group], loads: Mapping[str, PodLoad], choose: Choose
     ) -> Grant | None:
         """The next request that goes now; None if all must wait. It leaves the line."""
         self._pods = sum(len(g.prefills or g.heads) for g in groups)
@@ -262,15 +262,15 @@ class Dispatch:
         opening = self._opening(groups, loads) if self.line else None
         if opening is None:
             return None
-        one = self._chosen(now, opening, loads)
+        one = self._choose_waiting(now, opening, loads)
         if one is None:
             return None
         self._sent_at = now
-        self._since_late = 0 if one.late or self.line.late() is None else self._since_late + 1
+        self._since_late = 0 if one.late or self.line.first_late() is None else self._since_late + 1
         self.line.serve(one)
         return Grant(one, self._route(one, now, opening, loads, choose))
 
-    def wait_s(self, groups: Sequence[Group], loads: Mapping[str, Load], tokens: int) -> float:
+    def wait_s(self, groups: Sequence[Group], loads: Mapping[str, PodLoad], tokens: int) -> float:
         """Predicted time until everything that is ahead of a new request is computed."""
         pods = {pod.uid for g in groups for pod in (g.prefills or g.heads)}
         paces = [pace for uid in pods if (pace := self.pace.tokens_per_s(uid))]
@@ -281,7 +281,7 @@ class Dispatch:
         self,
         now: float,
         groups: Sequence[Group],
-        loads: Mapping[str, Load],
+        loads: Mapping[str, PodLoad],
         tokens: int,
         limit_s: float,
     ) -> bool:
@@ -318,18 +318,22 @@ class Dispatch:
         self.pace.observe(uid, ahead=ahead, own=own, seconds=first_at - sent_at)
         self.touch(uid)
 
-    def observe_tpot(self, uid: str, tpot_s: float, loads: Mapping[str, Load], now: float) -> None:
+    def observe_tpot(
+        self, uid: str, tpot_s: float, loads: Mapping[str, PodLoad], now: float
+    ) -> None:
         """The streams of a decode pod took so long for a token lately, in the mean."""
         sequences = loads.get(uid, IDLE).sequences
         self._in_tpot.observe(uid, sequences=sequences, tpot_s=tpot_s, now=now)
         self.touch(uid)
 
-    def _chosen(self, now: float, opening: _Opening, loads: Mapping[str, Load]) -> Waiting | None:
+    def _choose_waiting(
+        self, now: float, opening: _Opening, loads: Mapping[str, PodLoad]
+    ) -> Waiting | None:
         pod = opening.route.prefiller.uid
-        in_time = self.line.in_time(now, now + opening.backlog_s)
-        late = self.line.late()
-        spare = self._nearly_idle(loads, pod)
-        first = in_time or self.line.any()
+        in_time = self.line.first_in_time(now, now + opening.backlog_s)
+        late = self.line.first_late()
+        spare = self._is_nearly_idle(loads, pod)
+        first = in_time or self.line.earliest()
         if late is not None and (self._since_late >= LATE_EVERY - 1 or in_time is None):
             first = late
         if in_time is None and first is not None and self._leaves_turn(now, first, pod):
@@ -351,18 +355,18 @@ class Dispatch:
         one: Waiting,
         now: float,
         opening: _Opening,
-        loads: Mapping[str, Load],
+        loads: Mapping[str, PodLoad],
         choose: Choose,
     ) -> Route:
         """The strategy's route if it is as good for this request, else the quickest one."""
         if self._apart:
             return opening.route
         route = choose(one.request)
-        if route is None or not self._free(loads, route.head.uid):
+        if route is None or not self._has_place(loads, route.head.uid):
             return opening.route
         pod = route.prefiller.uid
         if one.late or now + opening.backlog_s > one.start_by:
-            return route if self._nearly_idle(loads, pod) else opening.route
+            return route if self._is_nearly_idle(loads, pod) else opening.route
         return route if now + self._backlog_s(loads, pod) <= one.start_by else opening.route
 
     def touch(self, uid: str) -> None:
@@ -370,17 +374,17 @@ class Dispatch:
         for order in self._orders.values():
             order.touch(uid)
 
-    def _opening(self, groups: Sequence[Group], loads: Mapping[str, Load]) -> _Opening | None:
+    def _opening(self, groups: Sequence[Group], loads: Mapping[str, PodLoad]) -> _Opening | None:
         if loads is not self._loads:
             self._loads = loads
             self._orders.clear()
         openings = [found for g in groups if (found := self._opening_of(g, loads))]
         return min(openings, key=lambda found: found.backlog_s, default=None)
 
-    def _opening_of(self, group: Group, loads: Mapping[str, Load]) -> _Opening | None:
+    def _opening_of(self, group: Group, loads: Mapping[str, PodLoad]) -> _Opening | None:
         key = self._by_sequences if group.prefills else self._by_room
         head = self._order(group.heads, key).first()
-        if head is None or not self._free(loads, head.uid):
+        if head is None or not self._has_place(loads, head.uid):
             return None
         if not group.prefills:
             return _Opening(Route(head), self._backlog_s(loads, head.uid))
@@ -408,7 +412,7 @@ class Dispatch:
         order = self._orders.get(name)
         if order is None:
             order = self._orders[name] = PodOrder(key)
-        order.update(self.shares.of(pods) if shared else pods)
+        order.update(self.shares.share_of(pods) if shared else pods)
         return order
 
     def _by_backlog(self, uid: str) -> tuple[float, int]:
@@ -417,16 +421,16 @@ class Dispatch:
 
     def _by_room(self, uid: str) -> tuple[bool, tuple[float, int]]:
         """Of colocated pods: those without a free place come last."""
-        return not self._free(self._loads, uid), self._by_backlog(uid)
+        return not self._has_place(self._loads, uid), self._by_backlog(uid)
 
     def _by_sequences(self, uid: str) -> tuple[bool, int]:
         """Of decode pods: those without a free place come last."""
-        return not self._free(self._loads, uid), self._loads.get(uid, IDLE).sequences
+        return not self._has_place(self._loads, uid), self._loads.get(uid, IDLE).sequences
 
-    def _backlog_s(self, loads: Mapping[str, Load], uid: str) -> float:
+    def _backlog_s(self, loads: Mapping[str, PodLoad], uid: str) -> float:
         return self.pace.seconds(uid, loads.get(uid, IDLE).prompt_tokens)
 
-    def _has_room(self, loads: Mapping[str, Load], uid: str, one: Waiting) -> bool:
+    def _has_room(self, loads: Mapping[str, PodLoad], uid: str, one: Waiting) -> bool:
         """Whether a request is dispatched to a pod on which it meets its limit.
 
         Otherwise the pod has a full step of prompts, and another prompt to follow them. While there
@@ -441,7 +445,7 @@ class Dispatch:
             tokens += one.request.prompt_tokens
         return self.pace.seconds(uid, tokens) <= HOLD * self._shortest_s
 
-    def _nearly_idle(self, loads: Mapping[str, Load], uid: str) -> bool:
+    def _is_nearly_idle(self, loads: Mapping[str, PodLoad], uid: str) -> bool:
         load = loads.get(uid, IDLE)
         if self.shares.gateways > FEW_GATEWAYS and loads and not self._apart:
             outstanding = sum(other.prompts for other in loads.values())
@@ -452,7 +456,7 @@ class Dispatch:
         short = self.pace.seconds(uid, load.prompt_tokens) < SHORT * self._shortest_s
         return short and load.prompt_tokens < STEP_TOKENS
 
-    def _free(self, loads: Mapping[str, Load], uid: str) -> bool:
+    def _has_place(self, loads: Mapping[str, PodLoad], uid: str) -> bool:
         """Whether this gateway may have one more sequence on a pod.
 
         Twice an even share: gateways that have fewer requests leave their places to the others.

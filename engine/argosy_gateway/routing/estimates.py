@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from argosy_gateway.routing.load import Load
+from argosy_gateway.routing.load import PodLoad
 from argosy_gateway.routing.roster import Group
 
 __all__ = ["FleetPace", "Margin", "Places", "PodPace", "TokensPerChar", "predict_ttft_s"]
@@ -268,7 +268,7 @@ class FleetPace:
         self._seconds = 0.0
         self._samples = 0
 
-    def prompt(self, uid: str, tokens: int, *, began: float, first: float) -> None:
+    def observe(self, uid: str, tokens: int, *, began: float, first: float) -> None:
         """A prompt was sent to a pod at `began` and had its first token at `first`, in seconds."""
         busy_s = self._add(uid, began, first)
         weight = math.exp(-busy_s / _MEMORY_S)
@@ -299,7 +299,7 @@ class FleetPace:
 
 
 def predict_ttft_s(
-    groups: Sequence[Group], loads: Mapping[str, Load], *, tokens: int, pace: FleetPace
+    groups: Sequence[Group], loads: Mapping[str, PodLoad], *, tokens: int, pace: FleetPace
 ) -> float | None:
     """Return the seconds to the first token of a prompt of `tokens`; None if they are unknown.
 

@@ -173,7 +173,7 @@ class Line:
             self._late.move_to_end(one.flow)
         self.remove(one)
 
-    def in_time(self, now: float, begins_at: float) -> Waiting | None:
+    def first_in_time(self, now: float, begins_at: float) -> Waiting | None:
         """The first of those that meet their limit if their prompt begins at `begins_at`."""
         self._age(now)
         for priority in sorted(self._flows):
@@ -188,11 +188,11 @@ class Line:
         flows = self._flows.get(one.priority)
         return flows is not None and flows.others(one.flow)
 
-    def late(self) -> Waiting | None:
+    def first_late(self) -> Waiting | None:
         """The late one that came first of the flow whose turn it is."""
         return next(iter(self._late.values()))[0] if self._late else None
 
-    def any(self) -> Waiting | None:
+    def earliest(self) -> Waiting | None:
         """Of those that are in time, whatever their priorities, the one that must begin first."""
         while self._due and (self._due[0][2].left or self._due[0][2].late):
             heapq.heappop(self._due)
@@ -200,7 +200,7 @@ class Line:
 
     def _age(self, now: float) -> None:
         """Move what can no longer meet its limit to the late ones."""
-        while (one := self.any()) is not None and one.start_by < now:
+        while (one := self.earliest()) is not None and one.start_by < now:
             heapq.heappop(self._due)
             self._flows[one.priority].remove(one)
             one.late = True

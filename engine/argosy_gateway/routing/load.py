@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from argosy_gateway.routing.roster import Route
 
-__all__ = ["IDLE", "InFlight", "Load", "Reservation"]
+__all__ = ["IDLE", "InFlight", "PodLoad", "Reservation"]
 
 
 @dataclass(slots=True)
-class Load:
+class PodLoad:
     """What this gateway has in flight on one pod."""
 
     sequences: int = 0
@@ -24,7 +24,7 @@ class Load:
     """Requests without a first token yet whose prompt this pod computes."""
 
 
-IDLE = Load()
+IDLE = PodLoad()
 """Of a pod without a row; never written."""
 
 
@@ -32,7 +32,7 @@ class InFlight:
     """Loads by pod uid. Idle pods have no row, so pods that are gone leave none."""
 
     def __init__(self) -> None:
-        self.loads: dict[str, Load] = {}
+        self.loads: dict[str, PodLoad] = {}
         self.decoding = 0
         """Requests that have their first token, or are predicted to, and have not ended."""
         self.released: Callable[[], None] = lambda: None
@@ -84,10 +84,10 @@ class Reservation:
 
     def _add(
         self, uid: str, *, sequences: int = 0, prompt_tokens: int = 0, prompts: int = 0
-    ) -> Load:
+    ) -> PodLoad:
         loads = self._in_flight.loads
         if (load := loads.get(uid)) is None:
-            load = loads[uid] = Load()
+            load = loads[uid] = PodLoad()
         load.sequences += sequences
         load.prompt_tokens += prompt_tokens
         load.prompts += prompts

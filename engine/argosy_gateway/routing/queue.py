@@ -60,10 +60,12 @@ class Queue:
         in_flight.released = self._look_soon
         in_flight.changed = self.dispatch.touch
 
-    def take(self, strategy: Strategy, places: int | None, tpot_limit_s: float | None) -> None:
+    def reconfigure(
+        self, strategy: Strategy, places: int | None, tpot_limit_s: float | None
+    ) -> None:
         """Go on by other settings, with what waits and what was learnt."""
         self._strategy = strategy
-        self.dispatch.take(places, tpot_limit_s)
+        self.dispatch.reconfigure(places, tpot_limit_s)
         self._look_soon()
 
     def __len__(self) -> int:
@@ -77,7 +79,7 @@ class Queue:
     async def route(self, one: Waiting, timeout_s: float) -> Route | None:
         """The pods of a request, as soon as it may go; None after `timeout_s`."""
         self._count_gateways()
-        route = self.dispatch.at_once(one, self._clock(), self._in_flight.loads, self._choose)
+        route = self.dispatch.route_at_once(one, self._clock(), self._in_flight.loads, self._choose)
         return route or await self._wait(one, timeout_s)
 
     def refusal_s(self, tokens: int, *, limit_s: float, timeout_s: float) -> float | None:

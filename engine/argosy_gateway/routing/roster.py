@@ -121,26 +121,26 @@ class Roster:
             return self._of_revision(revision, tried)
         if not tried and not only_healthy:
             if self._first is None:
-                self._first = self._grouped(next((heads for _, heads in self._tiers()), {}))
+                self._first = self._make_groups(next((heads for _, heads in self._tiers()), {}))
             return self._first
         for rank, heads in self._tiers():
             if only_healthy and rank != HEALTHY:
                 return []
-            if untried := _only(heads, lambda pod: pod.uid not in tried):
-                return self._grouped(self._without_failures(untried) if tried else untried)
+            if untried := _filter(heads, lambda pod: pod.uid not in tried):
+                return self._make_groups(self._without_failures(untried) if tried else untried)
         if only_healthy:
             return []
-        return self._grouped(
+        return self._make_groups(
             next((self._without_failures(heads) for _, heads in self._tiers()), {})
         )
 
     def _of_revision(self, revision: str, tried: Collection[str]) -> list[Group]:
-        tiers = [_only(heads, lambda pod: pod.revision == revision) for _, heads in self._tiers()]
+        tiers = [_filter(heads, lambda pod: pod.revision == revision) for _, heads in self._tiers()]
         tiers = [heads for heads in tiers if heads]
         for heads in tiers:
-            if untried := _only(heads, lambda pod: pod.uid not in tried):
-                return self._grouped(self._without_failures(untried))
-        return self._grouped(tiers[0]) if tiers else []
+            if untried := _filter(heads, lambda pod: pod.uid not in tried):
+                return self._make_groups(self._without_failures(untried))
+        return self._make_groups(tiers[0]) if tiers else []
 
     # What a request may be sent to.
 
@@ -165,9 +165,9 @@ class Roster:
 
     def _without_failures(self, heads: _Heads) -> _Heads:
         health = self._directory.health
-        return _only(heads, lambda pod: not health.failed_recently(pod.uid)) or heads
+        return _filter(heads, lambda pod: not health.failed_recently(pod.uid)) or heads
 
-    def _grouped(self, heads: _Heads) -> list[Group]:
+    def _make_groups(self, heads: _Heads) -> list[Group]:
         groups = [Group(tuple(heads[None]))] if None in heads else []
         decodes = {revision: pods for revision, pods in heads.items() if revision is not None}
         for revision in sorted(decodes.keys() & self._prefills.keys()):
@@ -241,7 +241,7 @@ def _by_revision(pods: Iterable[Endpoint]) -> _Heads:
     return heads
 
 
-def _only(heads: _Heads, keep: Callable[[Endpoint], bool]) -> _Heads:
+def _filter(heads: _Heads, keep: Callable[[Endpoint], bool]) -> _Heads:
     left = {kind: [pod for pod in pods if keep(pod)] for kind, pods in heads.items()}
     return {kind: pods for kind, pods in left.items() if pods}
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from argosy_gateway.pods.endpoints import Endpoint
-from argosy_gateway.routing.load import IDLE, Load
+from argosy_gateway.routing.load import IDLE, PodLoad
 from argosy_gateway.routing.roster import Group, Route
 
 __all__ = [
@@ -72,14 +72,14 @@ class RoutingRequest(NamedTuple):
 class FleetView:
     """What a strategy may know about the pods besides their groups. Read only."""
 
-    loads: Mapping[str, Load]
+    loads: Mapping[str, PodLoad]
     """What this gateway has in flight, by pod uid. An idle pod has no row."""
 
     avoids: Callable[[str, str], bool] = lambda _prefill, _decode: False
     """Whether a prefill pod (uid) is to be named after the others for a decode pod (uid), because
     their handovers fail; see `pods.pairs`."""
 
-    def load(self, pod: Endpoint) -> Load:
+    def load(self, pod: Endpoint) -> PodLoad:
         """The load of one pod, zero if it is idle."""
         return self.loads.get(pod.uid, IDLE)
 
@@ -98,7 +98,7 @@ class Strategy(Protocol):
 class LearningStrategy(Strategy, Protocol):
     """A strategy that is told what its choices led to."""
 
-    def sent(self, request: RoutingRequest, route: Route) -> None:
+    def remember(self, request: RoutingRequest, route: Route) -> None:
         """The request is sent this way, which need not be the way that was chosen last: with a
         queue, a choice may be asked for again, or be replaced."""
         ...
@@ -503,7 +503,7 @@ class KvAware:
         hit = hits.get(pods[0].uid, _NOTHING)
         return Route(head, tuple(pods[:PREFILL_CANDIDATES]), *hit, *own)
 
-    def sent(self, request: RoutingRequest, route: Route) -> None:
+    def remember(self, request: RoutingRequest, route: Route) -> None:
         """The pod that computes the prompt will have all of it in its cache, and so will the one
         that decodes."""
         self.caches.remember(request, route.prefiller.uid, route.cached_tokens)

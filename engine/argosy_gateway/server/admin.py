@@ -8,7 +8,7 @@ from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server.asgi import App, Receive, Scope, respond
 
-__all__ = ["admin_app", "failing_pairs", "handed_over", "why_unready"]
+__all__ = ["admin_app", "failing_pairs", "handover_ages", "why_unready"]
 
 _MOST_PAIRS = 16
 """Of failing pairs, in the answer of /pairs."""
@@ -29,10 +29,10 @@ def admin_app(gateway: Gateway) -> App:
                 said = {"ready": False, "reason": reason} if reason else {"ready": True}
                 await respond(send, 503 if reason else 200, json.dumps(said).encode())
             case "/pairs":
-                answer = {"failing": failing_pairs(gateway), "handed_over": handed_over(gateway)}
+                answer = {"failing": failing_pairs(gateway), "handed_over": handover_ages(gateway)}
                 await respond(send, 200, json.dumps(answer).encode())
             case "/load":
-                await respond(send, 200, json.dumps(load(gateway)).encode())
+                await respond(send, 200, json.dumps(read_load(gateway)).encode())
             case "/metrics":
                 gateway.metrics.count_endpoints(gateway.directory.all())
                 if (queue := gateway.queue) is not None:
@@ -65,13 +65,13 @@ def failing_pairs(gateway: Gateway) -> list[dict[str, object]]:
     ]
 
 
-def handed_over(gateway: Gateway) -> dict[str, float]:
+def handover_ages(gateway: Gateway) -> dict[str, float]:
     """Name of each pod that has had a whole handover → how many seconds ago the last one was."""
-    ages = gateway.directory.pairs.handed_over()
+    ages = gateway.directory.pairs.handover_ages()
     return {e.name: round(ages[e.uid], 3) for e in gateway.directory.all() if e.uid in ages}
 
 
-def load(gateway: Gateway) -> dict[str, object]:
+def read_load(gateway: Gateway) -> dict[str, object]:
     """Whether the fleet is in use, and what has arrived, as the operator reads it.
 
     `pod` lets the caller see that another pod has got the address. What is from `received` on is
@@ -89,12 +89,12 @@ def load(gateway: Gateway) -> dict[str, object]:
         "outstanding_prompt_tokens": sum(pod.prompt_tokens for pod in in_flight.loads.values()),
         "decoding": in_flight.decoding,
         "answered": gateway.metrics.answered_for_load(),
-        "on_pods": on_pods(gateway),
+        "on_pods": pod_loads(gateway),
         **({"settings": {"digest": read.digest, "refused": read.refused}} if follows else {}),
     }
 
 
-def on_pods(gateway: Gateway) -> dict[str, dict[str, object]]:
+def pod_loads(gateway: Gateway) -> dict[str, dict[str, object]]:
     """Uid of each pod without an admin port → the requests of this gateway there, and whether it
     sends no more: by this the operator knows when such a pod may go."""
     loads, serving = gateway.in_flight.loads, State.SERVING

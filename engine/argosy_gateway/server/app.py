@@ -27,11 +27,11 @@ from argosy_gateway.server.asgi import (
     Client,
     Receive,
     Scope,
+    add_headers,
     cors_headers,
     header,
     is_preflight,
     respond,
-    with_headers,
 )
 from argosy_gateway.server.questions import (
     METHODS,
@@ -79,7 +79,7 @@ def api_app(gateway: Gateway) -> App:
         if scope["path"].endswith("/"):  # it means the same path
             scope = {**scope, "path": scope["path"].rstrip("/")}
         if allowed := cors_headers(gateway.config.cors_origins, scope):
-            send = with_headers(send, allowed)
+            send = add_headers(send, allowed)
         try:
             if allowed and is_preflight(scope):
                 await respond(send, 200, b"", request_id)
@@ -88,12 +88,12 @@ def api_app(gateway: Gateway) -> App:
                     request = await _read(gateway, scope, receive, body, request_id)
                     await _complete(gateway, request, send, scope["state"][CLIENT])
             elif scope["path"] in METHODS:
-                await _question(gateway, scope, receive, send, request_id)
+                await _answer_question(gateway, scope, receive, send, request_id)
             elif scope["path"] == MODELS or scope["path"].startswith(f"{MODELS}/"):
-                models = await _models(gateway, scope, request_id, created)
+                models = await _list_models(gateway, scope, request_id, created)
                 await respond(send, 200, models, request_id)
             else:
-                await respond(send, 200, _without_engine(scope), request_id)
+                await respond(send, 200, _answer_alone(scope), request_id)
         except RequestError as error:
             headers = dict(error.headers)
             if gateway.draining:
@@ -133,14 +133,14 @@ async def _read(
         request = read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
     except (RequestError, ClientGoneError) as error:
         if isinstance(error, RequestError) and error.status == 429:
-            gateway.metrics.shed(
+            gateway.metrics.count_shed(
                 role_mode=gateway.role_mode(),
                 received_at=received_at,
                 now=gateway.clock(),
                 slo_class=slo_class.name,
             )
         else:
-            gateway.metrics.invalid()
+            gateway.metrics.count_invalid()
         raise
     tokens = gateway.tokens_per_char.estimate(request.prompt_chars)
     return request._replace(
@@ -174,7 +174,7 @@ def _read_flow(scope: Scope) -> str:
     return flow
 
 
-async def _question(
+async def _answer_question(
     gateway: Gateway, scope: Scope, receive: Receive, send: Send, request_id: str
 ) -> None:
     """What an engine answers without a step; it is not counted. Raises RequestError and
@@ -189,13 +189,15 @@ async def _question(
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
             check = partial(check_question, data, served_names=_names(gateway))
             model = check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
-        reply = await _while_there(
+        reply = await _await_while_client_stays(
             ask_any(gateway, path, Question(data, model), request_id), scope["state"][CLIENT]
         )
     await respond(send, reply.status, reply.body, request_id, reply.headers)
 
 
-async def _while_there(asking: Coroutine[Any, Any, EngineReply], client: Client) -> EngineReply:
+async def _await_while_client_stays(
+    asking: Coroutine[Any, Any, EngineReply], client: Client
+) -> EngineReply:
     """What is asked, until the client leaves: that ends the engine's call, too. ClientGoneError."""
     task = asyncio.ensure_future(asking)
     gone = False
@@ -222,8 +224,8 @@ async def _complete(
     """Admit the request and relay it. Raises RequestError (429) if the fleet is overloaded."""
     retry_after_s = _overload_s(gateway, request)
     if retry_after_s is not None:
-        gateway.active()
-        gateway.metrics.shed(
+        gateway.mark_active()
+        gateway.metrics.count_shed(
             role_mode=gateway.role_mode(),
             received_at=request.received_at,
             now=gateway.clock(),
@@ -264,7 +266,7 @@ def _overload_s(gateway: Gateway, request: CompletionRequest) -> float | None:
     return min(max(predicted_s - limit_s, 0.1), 60.0)
 
 
-def _without_engine(scope: Scope) -> bytes:
+def _answer_alone(scope: Scope) -> bytes:
     """Answers that need no engine. Raises RequestError (404, 405)."""
     if scope["path"] not in ("/health", "/ping"):
         raise RequestError(
@@ -276,7 +278,7 @@ def _without_engine(scope: Scope) -> bytes:
     return b'{"status":"ok"}'
 
 
-async def _models(gateway: Gateway, scope: Scope, request_id: str, created: int) -> bytes:
+async def _list_models(gateway: Gateway, scope: Scope, request_id: str, created: int) -> bytes:
     """All models, or the one that the path names. Raises RequestError (404, 405, 503)."""
     if scope["method"] not in ("GET", "HEAD"):
         raise _wrong_method(scope, "GET")

@@ -10,11 +10,11 @@ __all__ = [
     "Client",
     "Receive",
     "Scope",
+    "add_headers",
     "cors_headers",
     "header",
     "is_preflight",
     "respond",
-    "with_headers",
 ]
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -94,14 +94,14 @@ def cors_headers(origins: Collection[str], scope: Scope) -> Headers:
     ]
 
 
-def with_headers(send: Send, more: Headers) -> Send:
+def add_headers(send: Send, more: Headers) -> Send:
     """Return a `send` that adds these headers to the head of an answer."""
 
-    async def added(message: dict[str, object]) -> None:
+    async def send_with_headers(message: dict[str, object]) -> None:
         if message["type"] == "http.response.start":
             headers = message.get("headers", ())
             assert isinstance(headers, list | tuple)
             message = {**message, "headers": [*headers, *more]}
         await send(message)
 
-    return added
+    return send_with_headers

@@ -121,7 +121,7 @@ async def _ask(
         headers=[
             ("content-type", "application/json"),
             ("x-request-id", request_id),
-            *gateway.shown_to(pod),
+            *gateway.headers_for(pod),
         ],
         body=question.to(pod),
         connect_s=limits.connect_s,
@@ -135,7 +135,7 @@ async def _ask(
                 raise too_long("The answer", limits.answer_bytes)
     finally:
         exchange.abort()
-    if not pod.gave(head) or head.status == 401 or head.status >= 500:
+    if not pod.wrote(head) or head.status == 401 or head.status >= 500:
         return None
     retry_after = head.get(b"retry-after")
     headers = {"retry-after": retry_after.decode("latin-1")} if retry_after else {}

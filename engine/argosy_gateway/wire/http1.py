@@ -175,7 +175,7 @@ class Exchange(asyncio.Protocol):
             self._waiter = None
             self.waiting_since = None
 
-    def _is_taken(self) -> bool:
+    def _pass_on_arrived(self) -> bool:
         """Whether `on_arrival` takes what has arrived. The reader itself gets the body's end."""
         if self.on_arrival is None or self._complete:
             return False
@@ -213,7 +213,7 @@ class Exchange(asyncio.Protocol):
             if self._complete or self._body:
                 self._end()
             return
-        if self._waiter is not None and self._body and self._is_taken():
+        if self._waiter is not None and self._body and self._pass_on_arrived():
             return
         if self._buffered > _HIGH_WATER_BYTES and not self._paused and self._transport is not None:
             self._paused = True
@@ -225,12 +225,12 @@ class Exchange(asyncio.Protocol):
             if self._head is not None and not self._framed and exc is None:
                 self._complete = True
             else:
-                self._error = self._early_end(exc)
+                self._error = self._explain_early_end(exc)
         if self._rest_timer is not None:
             self._end()
         self._wake()
 
-    def _early_end(self, exc: Exception | None) -> BrokenError | UnreachableError:
+    def _explain_early_end(self, exc: Exception | None) -> BrokenError | UnreachableError:
         """What a connection's end before the answer's says about the engine."""
         why = f"connection closed early ({exc or 'end of stream'})"
         if not self._reused or self._head_bytes:

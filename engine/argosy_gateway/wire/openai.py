@@ -285,10 +285,10 @@ def _read(
     cache_key = request.get("prompt_cache_key")
     added: dict[str, object] = {} if _names_model(request) else {"model": model}
     if stream:
-        added |= _of_stream(request, hide_usage=hide_usage)
+        added |= _stream_members(request, hide_usage=hide_usage)
     return CompletionRequest(
         path,
-        _with(added, body, encoding, request, stream=stream),
+        _add_members(added, body, encoding, request, stream=stream),
         model=model,
         stream=stream,
         hide_usage=hide_usage,
@@ -337,7 +337,7 @@ def _asks_for_usage(request: Mapping[str, Any]) -> bool:
     return options.get("include_usage") is True
 
 
-def _of_stream(request: Mapping[str, Any], *, hide_usage: bool) -> dict[str, object]:
+def _stream_members(request: Mapping[str, Any], *, hide_usage: bool) -> dict[str, object]:
     """What a stream lacks: `include_usage`, and a seed, so that another engine can go on."""
     added: dict[str, object] = {}
     if hide_usage:
@@ -350,7 +350,7 @@ def _of_stream(request: Mapping[str, Any], *, hide_usage: bool) -> dict[str, obj
     return added
 
 
-def _with(
+def _add_members(
     added: dict[str, object], body: bytes, encoding: str, request: dict[str, Any], *, stream: bool
 ) -> bytes:
     """The body with these members; of a stream in UTF-8.

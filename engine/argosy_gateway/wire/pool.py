@@ -120,7 +120,7 @@ class Pool:
         self.sweep(lambda _: False)
 
     async def _connect(self, peer: Peer, connect_s: float, *, keep: bool) -> Exchange:
-        def kept(transport: asyncio.Transport) -> None:
+        def keep_it(transport: asyncio.Transport) -> None:
             # A pod that vanished closes nothing, and the next request would wait for minutes. So
             # the kernel ends the connection if nobody takes in a request within `connect_s`.
             sock = transport.get_extra_info("socket")
@@ -128,7 +128,7 @@ class Pool:
             self._keep(peer, transport)
 
         def make() -> Exchange:
-            return Exchange(kept if keep else None)
+            return Exchange(keep_it if keep else None)
 
         async def new() -> Exchange:
             return await connect(make, peer.host, peer.port, connect_s=connect_s, tls=peer.tls)

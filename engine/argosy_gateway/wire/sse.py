@@ -17,7 +17,7 @@ from typing import TypeGuard
 
 from argosy_gateway.errors import too_long
 
-__all__ = ["StreamScan", "Usage", "believable", "usage_of"]
+__all__ = ["StreamScan", "Usage", "check_usage", "read_usage"]
 
 _CONTENT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments)":\s*"[^"]')
 _CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{\s*"index"\s*:\s*(\d+)')
@@ -44,7 +44,7 @@ class Usage:
     """Prompt tokens that the engine found in its prefix cache; None if it does not say."""
 
 
-def usage_of(answer: object) -> Usage | None:
+def read_usage(answer: object) -> Usage | None:
     """Usage of a decoded answer or chunk; None if it has none that can be read."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
     if not isinstance(usage, dict):
@@ -57,7 +57,7 @@ def usage_of(answer: object) -> Usage | None:
     return Usage(prompt, completion, cached if _is_count(cached) else None)
 
 
-def believable(usage: Usage | None, *, answer_bytes: int) -> Usage | None:
+def check_usage(usage: Usage | None, *, answer_bytes: int) -> Usage | None:
     """The usage of an answer of that many bytes; None if it counts more tokens than bytes.
 
     Each output token would make the TPOT shorter.
@@ -174,7 +174,7 @@ class StreamScan:
             self.done = True
         return data
 
-    def goes_on(self) -> None:
+    def resume(self) -> None:
         """Another engine goes on with the stream, at the beginning of an event."""
         self._carry = self.held_error = b""
         self.error = False
@@ -228,7 +228,7 @@ class StreamScan:
             return False
         if not isinstance(chunk, dict):
             return False
-        self.usage = usage_of(chunk) or self.usage
+        self.usage = read_usage(chunk) or self.usage
         alone = chunk.get("choices") == [] and self.usage is not None
         self.usage_came = self.usage_came or alone
         return alone

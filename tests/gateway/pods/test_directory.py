@@ -50,7 +50,7 @@ def test_gateways_are_known_by_their_names_until_they_are_removed():
 def fail_twice(directory, *uids):
     for uid in uids:
         for _ in range(2):
-            directory.health.failed(uid, 100.0)
+            directory.health.count_failure(uid, 100.0)
 
 
 def test_what_is_known_of_a_pods_health_ends_when_the_pod_changes_or_is_gone():
@@ -73,13 +73,13 @@ def test_a_denial_lasts_from_the_first_one_to_the_last_since_access():
     directory = Directory(clock)
     seen = []
     for seconds, happens in (
-        (0, directory.access_denied),
-        (10, directory.access_denied),
-        (15, directory.access_denied),
+        (0, directory.deny_access),
+        (10, directory.deny_access),
+        (15, directory.deny_access),
         (20, lambda: None),  # an API server that is away denies nothing
-        (5, directory.access_granted),
-        (10, directory.access_denied),
-        (2, directory.access_denied),
+        (5, directory.grant_access),
+        (10, directory.deny_access),
+        (2, directory.deny_access),
     ):
         clock.now += seconds
         happens()
@@ -88,7 +88,7 @@ def test_a_denial_lasts_from_the_first_one_to_the_last_since_access():
 
 
 def absent(directory):
-    directory.health.unreachable("a", asyncio.get_running_loop().time())
+    directory.health.mark_unreachable("a", asyncio.get_running_loop().time())
 
 
 @pytest.mark.parametrize(

@@ -167,4 +167,4 @@ def test_an_engine_that_is_not_ours_is_known_by_its_annotation():
 def test_an_answer_shows_whether_it_is_the_pods_own(status, named, keyed, gave):
     pod = replace(endpoint_of_pod(POD), keyed=keyed)
     headers = () if named is None else ((b"x-argosy-decode-pod", named),)
-    assert pod.gave(Head(status, headers)) is gave
+    assert pod.wrote(Head(status, headers)) is gave

@@ -35,7 +35,7 @@ def pod(name, role=Role.COLOCATED, ip="10.0.0.1"):
 def fail(health, clock, times=1, uid="a"):
     """The suspension after so many failures, each of a request sent now."""
     for _ in range(times):
-        length_s = health.failed(uid, clock.now)
+        length_s = health.count_failure(uid, clock.now)
     return length_s
 
 
@@ -58,7 +58,7 @@ def test_suspensions_double_to_half_a_minute_and_end(health, clock):
 def test_failures_of_requests_sent_before_the_suspension_do_not_lengthen_it(health, clock):
     began_at = clock.now
     clock.now += 5
-    assert [health.failed("a", began_at) for _ in range(20)] == [0, 0.25] + [0] * 18
+    assert [health.count_failure("a", began_at) for _ in range(20)] == [0, 0.25] + [0] * 18
 
 
 def test_a_pod_on_probation_gets_one_request_per_suspension(health, clock):
@@ -67,7 +67,7 @@ def test_a_pod_on_probation_gets_one_request_per_suspension(health, clock):
     asked = 0
     for _ in range(100):
         if health.rank("a") == HEALTHY:
-            health.begins("a")
+            health.begin("a")
             asked += 1
         clock.now += 0.1
     assert asked == 5
@@ -82,8 +82,8 @@ def test_successes_on_probation_bring_a_pod_back(health, clock):
         while health.rank("a") != HEALTHY:
             clock.now += 0.05
         waits.append(clock.now - began_at)
-        health.begins("a")
-        health.succeeded("a", clock.now)
+        health.begin("a")
+        health.count_success("a", clock.now)
     assert sum(waits) < 2
 
 
@@ -91,7 +91,7 @@ def test_a_success_of_a_request_sent_before_the_suspension_does_not_end_it(healt
     began_at = clock.now
     clock.now += 1
     fail(health, clock, 4)
-    health.succeeded("a", began_at)
+    health.count_success("a", began_at)
     assert health.rank("a") > HEALTHY
 
 
@@ -105,11 +105,11 @@ def test_requests_that_break_any_engine_suspend_no_healthy_pod(health, clock):
         for _ in range(2 if deadly else 1):
             chosen = rng.choice(candidates(pods, health, tried=tried)).uid
             tried.add(chosen)
-            health.begins(chosen)
+            health.begin(chosen)
             if deadly:
-                health.failed(chosen, clock.now)
+                health.count_failure(chosen, clock.now)
             else:
-                health.succeeded(chosen, clock.now)
+                health.count_success(chosen, clock.now)
         if deadly:
             for uid in tried:
                 health.pardon(uid)
@@ -123,12 +123,12 @@ def test_half_broken_pods_serve_little(health, clock):
     for _ in range(10_000):
         clock.now += 0.01
         chosen = rng.choice(candidates(pods, health)).uid
-        health.begins(chosen)
+        health.begin(chosen)
         if chosen == "a" and rng.random() < 0.5:
             lost += 1
-            health.failed(chosen, clock.now)
+            health.count_failure(chosen, clock.now)
         else:
-            health.succeeded(chosen, clock.now)
+            health.count_success(chosen, clock.now)
     assert 0 < lost / 10_000 < 0.02
 
 
@@ -140,7 +140,7 @@ def test_the_least_bad_pod_serves_when_all_are_suspended(health, clock):
 
 
 def test_a_busy_pod_is_asked_after_the_others_and_before_failing_ones(health, clock):
-    health.busy("a")
+    health.mark_busy("a")
     fail(health, clock, 2, "b")
     pods = [pod("a"), pod("b"), pod("c")]
     assert candidates(pods, health) == [pod("c")]
@@ -153,16 +153,16 @@ def test_a_busy_pod_is_asked_after_the_others_and_before_failing_ones(health, cl
 def test_an_unreachable_pod_is_not_asked_until_its_absence_ends_which_doubles(health, clock):
     lengths = []
     for _ in range(7):
-        health.begins("a")
-        lengths.append(health.unreachable("a", clock.now))
+        health.begin("a")
+        lengths.append(health.mark_unreachable("a", clock.now))
         assert candidates([pod("a")], health) == []
         assert health.next_return_s() == pytest.approx(lengths[-1])
         clock.now += lengths[-1]
         assert health.next_return_s() is None
     assert lengths == [0.25, 0.5, 1, 2, 4, 5, 5]
-    health.begins("a")
+    health.begin("a")
     assert health.rank("a") is None, "one request at a time finds out"
-    assert health.reached("a")
+    assert health.mark_reached("a")
     assert health.rank("a") == HEALTHY
 
 
@@ -172,9 +172,9 @@ def test_a_pod_whose_node_is_dead_costs_one_request_at_a_time_its_two_seconds(he
     for _ in range(6000):  # a minute, a request every 10 ms
         clock.now += 0.01
         while connecting and clock.now >= connecting[0] + 2:
-            health.unreachable("a", connecting.pop(0))
+            health.mark_unreachable("a", connecting.pop(0))
         if health.rank("a") == HEALTHY:
-            health.begins("a")
+            health.begin("a")
             connecting.append(clock.now)
             asked += 1
     first = 200  # until the first one has failed, nothing is known
@@ -198,10 +198,10 @@ def test_a_pod_that_is_gone_leaves_no_record(clock):
     directory.put(pod("a"))
     directory.remove("a")
     fail(directory.health, clock, 3)
-    directory.health.unreachable("a", clock.now)
-    directory.health.busy("a")
-    directory.health.wrong_pod("a")
-    directory.health.draining("a")
+    directory.health.mark_unreachable("a", clock.now)
+    directory.health.mark_busy("a")
+    directory.health.mark_wrong_pod("a")
+    directory.health.mark_draining("a")
     assert directory.health.rank("a") == HEALTHY
     assert not directory.health.failed_recently("a")
     assert directory.health.next_return_s() is None
@@ -223,11 +223,11 @@ def test_retries_are_a_reserve_and_a_tenth_of_the_requests():
 
 def test_a_first_failure_is_remembered_and_a_pod_without_failures_has_none(health, clock):
     assert not health.failed_recently("a")
-    health.busy("a")
+    health.mark_busy("a")
     assert not health.failed_recently("a"), "a full queue is no failure"
     fail(health, clock)
     assert health.failed_recently("a")
-    health.succeeded("a", clock.now)
+    health.count_success("a", clock.now)
     assert not health.failed_recently("a")
 
 
@@ -236,14 +236,14 @@ def test_each_success_halves_the_failures(health, clock):
     clock.now += 2
     successes = 0
     while health.failed_recently("a"):
-        health.succeeded("a", clock.now)
+        health.count_success("a", clock.now)
         successes += 1
     assert successes == 3, "5, 2, 1, 0"
 
 
 def test_a_success_shortens_the_suspension_to_that_of_the_failures_left(health, clock):
     fail(health, clock, 5)  # 2 s
-    health.succeeded("a", clock.now)  # two failures are left: 0.25 s
+    health.count_success("a", clock.now)  # two failures are left: 0.25 s
     clock.now += 0.24
     assert health.rank("a") > HEALTHY
     clock.now += 0.02
@@ -253,25 +253,25 @@ def test_a_success_shortens_the_suspension_to_that_of_the_failures_left(health, 
 def test_a_success_never_lengthens_a_suspension(health, clock):
     fail(health, clock, 5)  # 2 s
     clock.now += 1.9
-    health.succeeded("a", clock.now)
+    health.count_success("a", clock.now)
     clock.now += 0.11
     assert health.rank("a") == HEALTHY
 
 
 def test_a_pod_that_was_reached_once_is_absent_no_more(health, clock):
-    assert not health.reached("a"), "it was never absent"
-    health.unreachable("a", clock.now)
+    assert not health.mark_reached("a"), "it was never absent"
+    health.mark_unreachable("a", clock.now)
     assert health.rank("a") is None
-    assert health.reached("a")
+    assert health.mark_reached("a")
     assert health.rank("a") == HEALTHY
-    assert not health.reached("a"), "the second time is no news"
-    health.unreachable("a", clock.now)
+    assert not health.mark_reached("a"), "the second time is no news"
+    health.mark_unreachable("a", clock.now)
     assert health.next_return_s() == 0.25, "the next absence is a first one again"
 
 
 def test_a_connection_says_nothing_about_which_program_answers(health, clock):
-    health.wrong_pod("a")
-    assert not health.reached("a")
+    health.mark_wrong_pod("a")
+    assert not health.mark_reached("a")
     assert health.rank("a") is None
     clock.now += 29.9
     assert health.rank("a") is None
@@ -280,16 +280,16 @@ def test_a_connection_says_nothing_about_which_program_answers(health, clock):
 
 
 def test_a_pod_that_answers_under_its_name_again_is_called_at_once(health, clock):
-    assert not health.identified("a"), "it was never absent"
-    health.wrong_pod("a")
-    assert health.identified("a")
+    assert not health.mark_identified("a"), "it was never absent"
+    health.mark_wrong_pod("a")
+    assert health.mark_identified("a")
     assert health.rank("a") == HEALTHY
-    assert not health.identified("a"), "the second time is no news"
+    assert not health.mark_identified("a"), "the second time is no news"
 
 
 def test_a_pod_that_drains_is_not_away_for_good_when_it_answers_under_its_name(health, clock):
-    health.draining("a")
-    assert not health.identified("a"), "a drain is no absence that an answer ends"
+    health.mark_draining("a")
+    assert not health.mark_identified("a"), "a drain is no absence that an answer ends"
     assert health.rank("a") is None
     clock.now += 1.0
     assert health.rank("a") == HEALTHY
@@ -298,8 +298,8 @@ def test_a_pod_that_drains_is_not_away_for_good_when_it_answers_under_its_name(h
 def test_attempts_that_began_before_an_absence_do_not_lengthen_it(health, clock):
     began_at = clock.now
     clock.now += 1
-    assert health.unreachable("a", clock.now) == 0.25
-    assert health.unreachable("a", began_at) == 0.0
+    assert health.mark_unreachable("a", clock.now) == 0.25
+    assert health.mark_unreachable("a", began_at) == 0.0
     assert health.next_return_s() == 0.25
 
 
@@ -317,19 +317,19 @@ def test_a_pod_that_failed_other_requests_too_is_not_pardoned(health, clock):
 def test_a_silent_pod_is_absent_until_it_answers_although_its_kernel_takes_connections(
     health, clock
 ):
-    health.silent("a")
+    health.mark_silent("a")
     assert health.rank("a") is None
     clock.now += 14.9
     assert health.rank("a") is None
-    assert not health.reached("a")
+    assert not health.mark_reached("a")
     assert health.rank("a") is None
-    assert health.identified("a")
+    assert health.mark_identified("a")
     assert health.rank("a") == HEALTHY
 
 
 def test_a_silent_pod_of_which_nothing_more_is_reported_is_tried_with_one_request(health, clock):
-    health.silent("a")
+    health.mark_silent("a")
     clock.now += 15
     assert health.rank("a") == HEALTHY
-    health.begins("a")
+    health.begin("a")
     assert health.rank("a") is None

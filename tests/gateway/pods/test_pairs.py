@@ -28,7 +28,7 @@ def pairs(clock):
 
 def test_a_pair_that_failed_is_avoided_and_other_pairs_of_its_ends_are_not(pairs):
     assert not pairs.avoids("p", "d")
-    pairs.failed("p", "d", "silent")
+    pairs.count_failure("p", "d", "silent")
     assert pairs.avoids("p", "d")
     assert not pairs.avoids("p", "d2")
     assert not pairs.avoids("p2", "d")
@@ -38,7 +38,7 @@ def test_a_pair_that_failed_is_avoided_and_other_pairs_of_its_ends_are_not(pairs
 def test_the_time_doubles_from_a_second_to_a_minute(pairs, clock):
     lengths = []
     for _ in range(9):
-        pairs.failed("p", "d", "silent")
+        pairs.count_failure("p", "d", "silent")
         began_at = clock.now
         while pairs.avoids("p", "d"):
             clock.now += 0.5
@@ -48,62 +48,62 @@ def test_the_time_doubles_from_a_second_to_a_minute(pairs, clock):
 
 def test_an_end_that_is_gone_leaves_the_other_pairs_of_its_partners(pairs):
     for decode in ("d", "d2", "d3"):
-        pairs.failed("p", decode, "silent")
-    pairs.succeeded("p", "d")
+        pairs.count_failure("p", decode, "silent")
+    pairs.count_success("p", "d")
     pairs.forget("d2")
     assert [(row.prefill, row.decode) for row in pairs.failing(9)] == [("p", "d3")]
 
 
 def test_after_its_time_one_request_tries_the_pair_until_one_succeeds(pairs, clock):
     for _ in range(2):
-        pairs.failed("p", "d", "silent")
+        pairs.count_failure("p", "d", "silent")
     clock.now += 2
     assert not pairs.avoids("p", "d")
-    pairs.begins("p", "d")
+    pairs.begin("p", "d")
     assert pairs.avoids("p", "d")
     clock.now += 1.9
     assert pairs.avoids("p", "d"), "as long as the last time"
     clock.now += 0.1
     assert not pairs.avoids("p", "d")
-    pairs.begins("p", "d")
-    pairs.succeeded("p", "d")
+    pairs.begin("p", "d")
+    pairs.count_success("p", "d")
     assert not pairs.avoids("p", "d")
     assert pairs.failing(9) == []
 
 
 def test_a_prefill_pod_that_fails_with_two_decode_pods_is_avoided_by_all(pairs, clock):
-    pairs.failed("p", "d1", "fingerprint")
+    pairs.count_failure("p", "d1", "fingerprint")
     assert not pairs.is_cause("p")
-    pairs.failed("p", "d1", "fingerprint")
+    pairs.count_failure("p", "d1", "fingerprint")
     assert not pairs.is_cause("p"), "the same partner shows nothing new"
-    pairs.failed("p", "d2", "fingerprint")
+    pairs.count_failure("p", "d2", "fingerprint")
     assert pairs.is_cause("p")
     assert not pairs.is_cause("d1")
     assert pairs.avoids("p", "d3")
     assert not pairs.avoids("p2", "d3")
     clock.now += 1
     assert not pairs.avoids("p", "d3")
-    pairs.begins("p", "d3")
+    pairs.begin("p", "d3")
     assert pairs.avoids("p", "d4"), "one request over all pairs finds out"
-    pairs.succeeded("p", "d3")
+    pairs.count_success("p", "d3")
     assert not pairs.is_cause("p")
     assert not pairs.avoids("p", "d4")
     assert [row.decode for row in pairs.failing(9)] == ["d1", "d2"], "their pairs failed last"
 
 
 def test_a_decode_pod_that_fails_with_two_prefill_pods_is_the_cause(pairs):
-    pairs.failed("p1", "d", "silent")
-    pairs.failed("p2", "d", "silent")
+    pairs.count_failure("p1", "d", "silent")
+    pairs.count_failure("p2", "d", "silent")
     assert pairs.is_cause("d")
     assert not pairs.avoids("p1", "d2"), "the prefill pods are in order"
-    pairs.succeeded("p3", "d")
+    pairs.count_success("p3", "d")
     assert not pairs.is_cause("d")
 
 
 def test_where_all_fail_with_all_no_pod_is_the_cause(pairs):
     for p in ("p1", "p2"):
         for d in ("d1", "d2"):
-            pairs.failed(p, d, "silent")
+            pairs.count_failure(p, d, "silent")
     assert not any(pairs.is_cause(uid) for uid in ("p1", "p2", "d1", "d2"))
 
 
@@ -125,7 +125,7 @@ def test_the_headers_name_pods_or_addresses_and_the_reasons(pairs):
 def test_a_pod_that_computed_the_prompt_and_then_failed_has_not_handed_over(pairs):
     assert pairs.learn("d", NAMED, failed=b"10.0.0.1:8002=broken", served=b"p1") == {"u1": "broken"}
     assert [row.prefill for row in pairs.failing(9)] == ["u1"]
-    assert pairs.handed_over() == {}
+    assert pairs.handover_ages() == {}
 
 
 def test_a_pod_named_twice_failed_once_and_one_without_a_reason_failed_too(pairs):
@@ -154,62 +154,62 @@ def test_a_reason_is_kept_to_64_characters(pairs):
 def test_the_pairs_that_failed_most_are_shown_first_and_only_so_many(pairs):
     for number in range(5):
         for _ in range(number + 1):
-            pairs.failed(f"p{number}", "d", "silent")
+            pairs.count_failure(f"p{number}", "d", "silent")
     assert [(row.prefill, row.failures) for row in pairs.failing(2)] == [("p4", 5), ("p3", 4)]
 
 
 def test_of_pairs_that_failed_equally_often_the_latest_are_shown_first(pairs, clock):
     for decode in ("d1", "d2", "d3"):
-        pairs.failed("p", decode, "silent")
+        pairs.count_failure("p", decode, "silent")
         clock.now += 1
     assert [row.decode for row in pairs.failing(2)] == ["d3", "d2"]
 
 
 def test_a_pair_says_since_when_it_fails_and_when_it_failed_last(pairs, clock):
-    pairs.failed("p", "d", "silent")
+    pairs.count_failure("p", "d", "silent")
     clock.now += 5
-    pairs.failed("p", "d", "crc")
+    pairs.count_failure("p", "d", "crc")
     clock.now += 2
     assert pairs.failing(9) == [FailingPair("p", "d", 2, "crc", since_s=7, last_s=2)]
-    pairs.succeeded("p", "d")
+    pairs.count_success("p", "d")
     clock.now += 1
-    pairs.failed("p", "d", "silent")
+    pairs.count_failure("p", "d", "silent")
     clock.now += 3
     assert pairs.failing(9) == [FailingPair("p", "d", 1, "silent", since_s=3, last_s=3)]
 
 
 def test_both_ends_of_a_whole_handover_say_when_it_was(pairs, clock):
     """Also while no pair fails: another gateway may see these pods fail."""
-    assert pairs.handed_over() == {}
-    pairs.succeeded("p1", "d1")
+    assert pairs.handover_ages() == {}
+    pairs.count_success("p1", "d1")
     clock.now += 4
-    pairs.failed("p1", "d2", "silent")
-    pairs.succeeded("p2", "d1")
+    pairs.count_failure("p1", "d2", "silent")
+    pairs.count_success("p2", "d1")
     clock.now += 1
-    assert pairs.handed_over() == {"p1": 5, "d1": 1, "p2": 1}
+    assert pairs.handover_ages() == {"p1": 5, "d1": 1, "p2": 1}
     pairs.forget("d1")
-    assert pairs.handed_over() == {"p1": 5, "p2": 1}
+    assert pairs.handover_ages() == {"p1": 5, "p2": 1}
 
 
 def test_no_more_than_4096_pods_are_remembered(pairs):
     for number in range(2048):
-        pairs.succeeded(f"p{number}", f"d{number}")
-    assert len(pairs.handed_over()) == 4096
-    pairs.succeeded("p", "d0")
-    assert len(pairs.handed_over()) == 4096
-    assert "d0" in pairs.handed_over()
-    assert "p" in pairs.handed_over()
+        pairs.count_success(f"p{number}", f"d{number}")
+    assert len(pairs.handover_ages()) == 4096
+    pairs.count_success("p", "d0")
+    assert len(pairs.handover_ages()) == 4096
+    assert "d0" in pairs.handover_ages()
+    assert "p" in pairs.handover_ages()
 
 
 def test_a_pod_that_changed_is_forgotten_also_while_no_pair_fails(pairs):
-    pairs.succeeded("p", "d")
+    pairs.count_success("p", "d")
     pairs.forget("p")
-    assert pairs.handed_over() == {"d": 0}
+    assert pairs.handover_ages() == {"d": 0}
 
 
 def test_no_more_than_4096_pairs_are_remembered_the_first_is_forgotten(pairs):
     for number in range(4097):
-        pairs.failed(f"p{number}", f"d{number}", "silent")
+        pairs.count_failure(f"p{number}", f"d{number}", "silent")
     assert len(pairs.failing(9999)) == 4096
     assert not pairs.avoids("p0", "d0")
     assert pairs.avoids("p1", "d1")
@@ -225,7 +225,7 @@ def test_a_pod_that_changes_or_is_gone_leaves_no_pair(clock):
     prefills = [pod(f"p{n}", Role.PREFILL) for n in range(3)]
     directory.replace([*prefills, pod("d", Role.DECODE)])
     for n in range(3):
-        directory.pairs.failed(f"p{n}", "d", "silent")
+        directory.pairs.count_failure(f"p{n}", "d", "silent")
     directory.put(pod("p0", Role.PREFILL))
     assert directory.pairs.avoids("p0", "d"), "nothing changed"
     directory.put(pod("p0", Role.PREFILL, ip="10.0.0.2"))

@@ -116,12 +116,12 @@ async def test_each_byte_from_the_pod_begins_its_turns_anew():
     w = World()
     w.ask()
     await asyncio.sleep(4.5)
-    w.probes.heard("uid")
+    w.probes.mark_heard("uid")
     await asyncio.sleep(5)
     assert not w.is_silent
     await asyncio.sleep(1)
     assert w.is_silent
-    w.probes.heard("another")
+    w.probes.mark_heard("another")
     assert w.is_silent
     w.probes.close()
 

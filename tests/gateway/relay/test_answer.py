@@ -3,7 +3,7 @@
 import pytest
 
 from argosy_gateway.relay.answer import Answer
-from argosy_gateway.relay.resume import KeptIds, Resume
+from argosy_gateway.relay.resume import IdBudget, Resume
 from argosy_gateway.wire.sse import StreamScan, Usage
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
@@ -33,7 +33,7 @@ class Client:
         self.answer.started = started
 
     def answer_of(self, **more):
-        resume = Resume(KeptIds(1000), 1000)
+        resume = Resume(IdBudget(1000), 1000)
         clock = lambda: self.now  # noqa: E731
         return Answer(self._send, "id", clock=clock, close=False, resume=resume, **more)
 
@@ -43,9 +43,9 @@ class Client:
 
 def test_an_event_in_the_middle_of_a_stream_is_written_and_counted():
     client = Client()
-    assert client.answer.passes_on_now(TOKEN)
+    assert client.answer.pass_on_now(TOKEN)
     client.now = 6.0
-    assert client.answer.passes_on_now(TOKEN + TOKEN)
+    assert client.answer.pass_on_now(TOKEN + TOKEN)
     assert client.body.parts == [TOKEN, TOKEN + TOKEN]
     assert (client.answer.first_content_at, client.answer.last_content_at) == (5.0, 6.0)
     assert client.answer.output_tokens == 3
@@ -54,7 +54,7 @@ def test_an_event_in_the_middle_of_a_stream_is_written_and_counted():
 
 def test_usage_that_the_client_did_not_ask_for_is_read_and_nothing_is_written():
     client = Client()
-    assert client.answer.passes_on_now(USAGE)
+    assert client.answer.pass_on_now(USAGE)
     assert client.body.parts == []
     assert client.scan.usage is not None
     assert client.answer.last_content_at is None
@@ -66,7 +66,7 @@ def test_usage_that_the_client_did_not_ask_for_is_read_and_nothing_is_written():
 )
 def test_what_may_end_the_stream_or_is_not_whole_is_left_to_the_reader(data):
     client = Client()
-    assert not client.answer.passes_on_now(data)
+    assert not client.answer.pass_on_now(data)
     assert client.body.parts == []
     assert client.scan.size == 0
 
@@ -74,21 +74,21 @@ def test_what_may_end_the_stream_or_is_not_whole_is_left_to_the_reader(data):
 def test_after_an_unfinished_event_the_rest_is_left_to_the_reader_too():
     client = Client()
     assert client.scan.feed(TOKEN[:10]) == b""
-    assert not client.answer.passes_on_now(TOKEN[10:])
+    assert not client.answer.pass_on_now(TOKEN[10:])
     assert client.scan.feed(TOKEN[10:]) == TOKEN
-    assert client.answer.passes_on_now(TOKEN)
+    assert client.answer.pass_on_now(TOKEN)
 
 
 def test_the_first_event_and_a_slow_client_are_left_to_the_reader():
-    assert not Client(started=False).answer.passes_on_now(TOKEN)
+    assert not Client(started=False).answer.pass_on_now(TOKEN)
     slow = Client()
     slow.body.has_room = False
-    assert not slow.answer.passes_on_now(TOKEN)
+    assert not slow.answer.pass_on_now(TOKEN)
     assert slow.scan.size == 0
     plain = slow.answer_of()
     plain.begin_stream(slow.scan, ())
     plain.started = True
-    assert not plain.passes_on_now(TOKEN)
+    assert not plain.pass_on_now(TOKEN)
 
 
 async def test_a_stream_that_goes_on_while_its_client_reads_is_written_past_asgi():
@@ -123,19 +123,19 @@ def test_the_pace_of_a_stream_is_that_since_it_was_asked_for_last():
     paces = []
     for now, data in ((5.0, b""), (5.5, TOKEN), (6.0, TOKEN), (7.0, TOKEN + TOKEN), (9.0, b"")):
         client.now = now
-        client.answer.passes_on_now(data)
+        client.answer.pass_on_now(data)
         paces.append(client.answer.take_tpot())
     assert paces == [None, None, 0.5, 0.5, None]
 
 
 def test_the_gap_of_a_stream_that_goes_on_elsewhere_is_not_the_pace_of_its_new_engine():
     client = Client()
-    client.answer.passes_on_now(TOKEN)
+    client.answer.pass_on_now(TOKEN)
     assert client.answer.take_tpot() is None
-    client.answer.goes_on()
+    client.answer.continue_stream()
     for now, pace in ((9.0, None), (9.25, 0.25)):
         client.now = now
-        client.answer.passes_on_now(TOKEN)
+        client.answer.pass_on_now(TOKEN)
         assert client.answer.take_tpot() == pace
 
 
@@ -146,10 +146,10 @@ def test_an_event_of_several_tokens_counts_as_many():
         client.now = now
         if ids:
             client.answer.resume.add(ids, closing=False)
-            client.answer.passes_on_now(TOKEN)
+            client.answer.pass_on_now(TOKEN)
         assert client.answer.take_tpot() == pace
     client.answer.resume.end()  # its ids are not kept any more
-    client.answer.passes_on_now(TOKEN)
+    client.answer.pass_on_now(TOKEN)
     assert client.answer.take_tpot() is None
 
 

@@ -43,7 +43,7 @@ def completion(**more):
 
 
 def answer_to(client, fleet):
-    resume = Resume(fleet.kept_ids, 100)
+    resume = Resume(fleet.id_budget, 100)
     return Answer(client.send, "id", clock=fleet.clock, close=False, resume=resume)
 
 
@@ -171,7 +171,7 @@ async def test_a_handover_that_outlasts_the_head_of_a_stream_counts_when_its_end
             assert await attempt.run() is Ending.OK
         pairs = f.state.directory.pairs
         assert len(pairs.failing(9)) == failing
-        assert pairs.handed_over().keys() == ({"p1", "d"} if handed_over else set())
+        assert pairs.handover_ages().keys() == ({"p1", "d"} if handed_over else set())
     assert ": argosy" not in client.text()
     assert client.text().count("data: ") == 4
 
@@ -187,7 +187,7 @@ async def test_an_older_engines_head_says_that_the_handover_was_whole():
         request, to = completion(stream=True), answer_to(Client(), f.state)
         with Attempt(f.state, request, Route(decode.endpoint(), (prefill.endpoint(),)), 1, to) as a:
             assert await a.run() is Ending.OK
-        assert f.state.directory.pairs.handed_over().keys() == {"p1", "d"}
+        assert f.state.directory.pairs.handover_ages().keys() == {"p1", "d"}
 
 
 async def first_token(call: Call) -> None:
@@ -352,7 +352,7 @@ async def test_the_prompt_of_an_answer_in_one_piece_leaves_the_load_when_its_tim
 
     async with direct(Engine("a", held)) as gateway:
         for number in range(20):  # 400 tokens a second: 250 ms for its hundred
-            gateway.state.pace.prompt("a", 400, began=float(number), first=number + 1.0)
+            gateway.state.pace.observe("a", 400, began=float(number), first=number + 1.0)
         client = gateway.ask({"model": "m", "prompt": "x" * 400}, PATH)
         await gateway.until(lambda: on_arrival)
         assert on_arrival == [(1, 100)]

@@ -8,7 +8,7 @@ import pytest
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.pods.health import HEALTHY
-from argosy_gateway.server.admin import failing_pairs, handed_over
+from argosy_gateway.server.admin import failing_pairs, handover_ages
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
 
@@ -77,7 +77,7 @@ async def test_a_prefill_pod_whose_time_is_over_is_tried_by_one_request_at_a_tim
     async with direct(decode) as gateway:
         gateway.state.directory.replace([decode.endpoint(), prefill(1)])
         pairs = gateway.state.directory.pairs
-        pairs.failed("p1", "d", "silent")
+        pairs.count_failure("p1", "d", "silent")
         gateway.advance(2.0)
         assert not pairs.avoids("p1", "d")
         client = gateway.ask(ASK)
@@ -155,11 +155,11 @@ async def test_the_admin_port_names_the_pairs_that_fail(fleet):
 
 async def test_the_admin_port_says_when_pods_had_their_last_whole_handover(fleet):
     gateway, decodes = fleet
-    assert handed_over(gateway.state) == {}
-    gateway.state.directory.pairs.succeeded("gone", "d1")
+    assert handover_ages(gateway.state) == {}
+    gateway.state.directory.pairs.count_success("gone", "d1")
     await gateway.answered(ASK)
     asked = next(decode.name for decode in decodes if decode.calls)
-    ages = handed_over(gateway.state)
+    ages = handover_ages(gateway.state)
     assert asked in ages
     assert len(ages.keys() & {"p1", "p2", "p3"}) == 1
     assert "gone" not in ages, "the operator does not know it either"
@@ -200,7 +200,7 @@ async def test_a_prompt_that_its_decode_pod_computed_says_nothing_about_prefill_
         gateway.state.directory.replace([decode.endpoint(), prefill(1)])
         observed = []
         gateway.state.queue.dispatch.observe = lambda uid, **_more: observed.append(uid)
-        gateway.state.pace.prompt = lambda uid, *_a, **_more: observed.append(uid)
+        gateway.state.pace.observe = lambda uid, *_a, **_more: observed.append(uid)
         for _ in range(8):
             await gateway.answered(ASK)
     assert observed == ["p1"] * 8  # two estimates, four prompts

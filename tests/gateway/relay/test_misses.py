@@ -122,7 +122,7 @@ def travelled(path: Path, now: float = 9.0, **times: float | None) -> Course:
 
 def test_the_path_of_a_request_that_was_sent_at_once() -> None:
     path = Path(2.0)
-    path.attempted(2.0, own_share=0.5, handed_over=True, goes_on=False)
+    path.add_attempt(2.0, own_share=0.5, handed_over=True, goes_on=False)
     course = travelled(path, first_content_at=3.0, second_content_at=3.25)
     assert course == Course(own_share=0.5, handed_over=True, first_gap_s=0.25)
     assert travelled(path, first_content_at=3.0).first_gap_s == 0.0
@@ -130,9 +130,9 @@ def test_the_path_of_a_request_that_was_sent_at_once() -> None:
 
 def test_the_path_over_a_pod_that_failed_and_one_that_the_stream_moved_to() -> None:
     path = Path(2.0)
-    path.attempted(2.5, own_share=0.1, handed_over=True, goes_on=False)
-    path.attempted(4.0, own_share=1.0, handed_over=False, goes_on=False)
-    path.attempted(8.0, own_share=0.2, handed_over=True, goes_on=True)
+    path.add_attempt(2.5, own_share=0.1, handed_over=True, goes_on=False)
+    path.add_attempt(4.0, own_share=1.0, handed_over=False, goes_on=False)
+    path.add_attempt(8.0, own_share=0.2, handed_over=True, goes_on=True)
     assert travelled(path) == Course(waited_s=0.5, lost_s=1.5, own_share=1.0, moves=1)
 
 
@@ -141,7 +141,7 @@ def test_the_path_over_a_pod_that_failed_and_one_that_the_stream_moved_to() -> N
 )
 def test_the_time_without_pods_is_part_of_the_wait(without: float, no_pod_s: float) -> None:
     path = Path(2.0)
-    path.attempted(3.0, own_share=1.0, handed_over=False, goes_on=False)
+    path.add_attempt(3.0, own_share=1.0, handed_over=False, goes_on=False)
     course = travelled(path, without_pods_at=without)
     assert (course.waited_s, course.no_pod_s) == (1.0, no_pod_s)
 
@@ -176,13 +176,13 @@ def test_times_count_from_when_the_request_was_received() -> None:
 
 def test_a_path_never_goes_back_in_time() -> None:
     path = Path(2.0)
-    path.attempted(1.5, own_share=1.0, handed_over=False, goes_on=False)
+    path.add_attempt(1.5, own_share=1.0, handed_over=False, goes_on=False)
     assert travelled(path).waited_s == 0.0
-    path.attempted(1.0, own_share=0.3, handed_over=True, goes_on=False)
+    path.add_attempt(1.0, own_share=0.3, handed_over=True, goes_on=False)
     assert travelled(path) == Course(own_share=0.3, handed_over=True)
     assert travelled(path, second_content_at=4.0).first_gap_s == 0.0
     moved = Path(2.0)
-    moved.attempted(2.0, own_share=0.5, handed_over=True, goes_on=False)
-    moved.attempted(3.0, own_share=0.1, handed_over=False, goes_on=True)
-    moved.attempted(4.0, own_share=0.1, handed_over=False, goes_on=True)
+    moved.add_attempt(2.0, own_share=0.5, handed_over=True, goes_on=False)
+    moved.add_attempt(3.0, own_share=0.1, handed_over=False, goes_on=True)
+    moved.add_attempt(4.0, own_share=0.1, handed_over=False, goes_on=True)
     assert travelled(moved) == Course(own_share=0.5, handed_over=True, moves=2)

@@ -33,24 +33,24 @@ def leaving() -> Leaving:
 
 def test_so_many_leave_at_once_and_the_next_when_one_goes_on(leaving: Leaving) -> None:
     assert leaving.ask("a", "b", "c", "d") == ["a", "b"]
-    leaving.moves.ended("b")
+    leaving.moves.end("b")
     assert leaving.left == ["a", "b", "c"]
-    leaving.moves.ended("a")
+    leaving.moves.end("a")
     assert leaving.left == ["a", "b", "c", "d"]
 
 
 def test_one_that_asks_again_leaves_once_and_keeps_its_place(leaving: Leaving) -> None:
     leaving.ask("a", "b", "c", "d")
     assert leaving.ask("a", "d", "c") == ["a", "b"]
-    leaving.moves.ended("a")
+    leaving.moves.end("a")
     assert leaving.left == ["a", "b", "c"]
 
 
 def test_one_that_ends_while_it_waits_does_not_leave(leaving: Leaving) -> None:
     leaving.ask("a", "b", "c", "d")
-    leaving.moves.ended("c")
+    leaving.moves.end("c")
     assert leaving.left == ["a", "b"]
-    leaving.moves.ended("a")
+    leaving.moves.end("a")
     assert leaving.left == ["a", "b", "d"]
 
 
@@ -58,9 +58,9 @@ def test_one_that_has_nowhere_to_go_takes_no_place(leaving: Leaving) -> None:
     leaving.nowhere_to_go = {"a", "b"}
     assert leaving.ask("a", "b", "c", "d", "e") == ["c", "d"]
     leaving.nowhere_to_go = set()
-    leaving.moves.ended("c")
+    leaving.moves.end("c")
     assert leaving.ask("a") == ["c", "d", "e"]
-    leaving.moves.ended("d")
+    leaving.moves.end("d")
     assert leaving.left == ["c", "d", "e", "a"]
 
 
@@ -82,5 +82,5 @@ def test_thousands_that_have_nowhere_to_go_do_no_harm(leaving: Leaving) -> None:
     names = [str(number) for number in range(5000)]
     leaving.ask(*names)
     leaving.nowhere_to_go = set(names)
-    leaving.moves.ended("0")
+    leaving.moves.end("0")
     assert leaving.left == ["0", "1"]

@@ -225,7 +225,7 @@ async def test_each_outcome_of_a_request_moves_its_counters_and_no_others(row):
     engines = [engine] if row.engine else []
     async with direct(*engines, slo=SLO, **row.settings) as f:
         for second in range(20):  # a pace of 99 prompt tokens a second is known
-            f.state.pace.prompt("b", 99, began=float(second), first=second + 1.0)
+            f.state.pace.observe("b", 99, began=float(second), first=second + 1.0)
         client = f.ask(row.body)
         async with asyncio.timeout(5):
             await (row.then(client, f, engine) if row.then else client.whole)

@@ -37,7 +37,7 @@ def outcome(ending, **times):
 
 
 def end(metrics, ending, usage=None, mode="colocated", **times):
-    metrics.ended(outcome(ending, **times), role_mode=mode, usage=usage)
+    metrics.count_ended(outcome(ending, **times), role_mode=mode, usage=usage)
 
 
 SERVED = {"first_content_at": 100.125, "last_content_at": 102.125, "output_tokens": 5}
@@ -52,18 +52,18 @@ TOKENS = {
 }
 EVENTS = {
     "accepted": (
-        lambda m: m.accepted(),
+        lambda m: m.count_accepted(),
         {
             ("argosy_requests_received_total", "accepted"): 1,
             "argosy_gateway_inflight_requests": 1,
         },
     ),
     "refused for an error in it": (
-        lambda m: m.invalid(),
+        lambda m: m.count_invalid(),
         {("argosy_requests_received_total", "invalid"): 1},
     ),
     "shed": (
-        lambda m: m.shed(role_mode="disaggregated", received_at=100.0, now=100.0),
+        lambda m: m.count_shed(role_mode="disaggregated", received_at=100.0, now=100.0),
         {
             ("argosy_requests_received_total", "shed"): 1,
             ("argosy_slo_misses_total", "shed"): 1,
@@ -71,19 +71,19 @@ EVENTS = {
         },
     ),
     "sent again": (
-        lambda m: m.retried(RetryReason.BUSY),
+        lambda m: m.count_retry(RetryReason.BUSY),
         {("argosy_gateway_retries_total", "busy"): 1},
     ),
     "not sent again": (
-        lambda m: m.retry_refused(),
+        lambda m: m.count_refused_retry(),
         {"argosy_gateway_retries_refused_total": 1},
     ),
     "two prefill pods failed": (
-        lambda m: m.handovers_failed(2),
+        lambda m: m.count_failed_handovers(2),
         {"argosy_gateway_handovers_failed_total": 2},
     ),
     "gone on": (
-        lambda m: m.resumed(ResumeReason.SILENT),
+        lambda m: m.count_resumed(ResumeReason.SILENT),
         {("argosy_gateway_resumed_total", "silent"): 1},
     ),
     "served": (
@@ -164,7 +164,7 @@ def test_each_event_moves_these_series_by_these_amounts_and_no_others(event):
 def test_without_an_slo_no_verdict_is_counted():
     metrics = Metrics(None)
     end(metrics, Ending.FAILED)
-    metrics.shed(role_mode="colocated", received_at=100.0, now=100.0)
+    metrics.count_shed(role_mode="colocated", received_at=100.0, now=100.0)
     assert not [key for key in moved(metrics) if key[0] == "argosy_slo_requests_total"]
 
 

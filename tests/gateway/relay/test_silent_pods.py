@@ -56,7 +56,7 @@ def knows(f: Front, *engines: Engine) -> None:
 async def test_a_stream_leaves_a_pod_that_is_stopped():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         a.stopped = True
         knows(f, a, b)
         await swept(f, reading)
@@ -128,7 +128,7 @@ async def test_a_stream_whose_tokens_come_slowly_is_not_asked_about_at_each_of_t
 
     async with pair(slow) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: a.calls and f.state.kept_ids.held > 4)
+        await f.until(lambda: a.calls and f.state.id_budget.held > 4)
         asked = a.probes
         knows(f, a, b)
         await sweep_for(f, 1.0)
@@ -139,7 +139,7 @@ async def test_a_stream_whose_tokens_come_slowly_is_not_asked_about_at_each_of_t
 async def test_a_stream_stays_where_no_other_pod_can_serve_it():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         a.stopped = True
         await sweep_for(f, 0.5)
         assert f.state.probes.is_silent("a")
@@ -152,7 +152,7 @@ async def test_a_stream_stays_where_no_other_pod_can_serve_it():
 async def test_no_request_goes_to_a_silent_pod_until_it_answers():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         a.stopped = True
         knows(f, a, b)
         await swept(f, reading)
@@ -168,7 +168,7 @@ async def test_another_program_at_its_address_is_no_sign_of_it():
     async with pair(one_and_wait) as (f, a, b):
         endpoint = a.endpoint()
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         a.name = "other"
         f.state.directory.replace([endpoint, b.endpoint()])
         await swept(f, reading)
@@ -179,7 +179,7 @@ async def test_a_pod_that_no_longer_listens_finishes_its_streams():
     """It drains after SIGTERM: its port is closed, its streams go on."""
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         assert a._server is not None
         a._server.close()
         f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
@@ -192,7 +192,7 @@ async def test_a_gateway_that_stood_still_finds_the_answers_and_leaves_nobody():
     """Lifeguard: whoever was starved must not trust its own clock."""
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         knows(f, a, b)
         f.advance(100)  # of the 120 s after which an engine is left in any case
         await sweep_for(f, 1.0)
@@ -203,7 +203,7 @@ async def test_a_gateway_that_stood_still_finds_the_answers_and_leaves_nobody():
 async def test_a_pod_that_is_gone_is_asked_no_more():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         a.stopped = True
         knows(f, a, b)
         await swept(f, reading)

@@ -98,7 +98,7 @@ async def test_a_stream_goes_on_behind_its_last_whole_event(count):
         assert f.count("argosy_gateway_retries_total", reason="closed") == 0
         assert f.count("argosy_requests_completed_total", result="ok") == 1
         assert f.count("argosy_gateway_output_tokens_sum") == 3
-        assert f.state.kept_ids.held == 0
+        assert f.state.id_budget.held == 0
     await healthy.stop()
 
 
@@ -211,7 +211,7 @@ async def test_a_stream_waits_for_a_pod_of_its_own_revision():
         await other.start()
         await own.start()
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held and not f.state.in_flight.loads)
+        await f.until(lambda: f.state.id_budget.held and not f.state.in_flight.loads)
         assert other.calls == []
         f.state.directory.replace([other.endpoint(), own.endpoint()])
         text, _ = await reading
@@ -293,7 +293,7 @@ async def test_a_stream_goes_on_only_if_its_ids_found_room(limits, goes_on):
         await f.settled()
         assert (text == "one two three") is goes_on
         assert ("stream_broken" in events[-1]) is not goes_on
-        assert f.state.kept_ids.held == 0
+        assert f.state.id_budget.held == 0
 
 
 async def test_a_busy_or_draining_engine_is_passed_over_and_tried_again():
@@ -330,7 +330,7 @@ async def one_and_wait(call: Call) -> None:
 async def test_a_silent_engine_is_left():
     async with pair(one_and_wait, rest) as (f, a, _):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         f.advance(121)
         f.state.sweep()
         text, _ = await reading
@@ -343,7 +343,7 @@ async def test_a_silent_engine_is_left():
 async def test_a_stream_leaves_a_pod_that_drains_only_in_mode_migrate(mode):
     async with pair(one_and_wait, rest, drain_mode=mode) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         f.state.sweep()  # it serves: nothing moves
         f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
         f.state.sweep()
@@ -373,7 +373,7 @@ async def test_a_stream_stays_on_a_pod_that_drains_where_no_other_can_serve_it()
     async with pair(slow, rest, drain_mode="migrate") as (f, a, b):
         b.revision = "bbbbbbbb"
         reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.kept_ids.held)
+        await f.until(lambda: f.state.id_budget.held)
         f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
         f.state.sweep()
         swept.set()
@@ -393,7 +393,7 @@ async def test_the_streams_of_a_pod_that_drains_leave_it_a_few_at_a_time():
     async with pair(one_and_wait, computes, drain_mode="migrate") as (f, a, b):
         f.state.directory.replace([a.endpoint()])
         reading = [asyncio.ensure_future(read(f)) for _ in range(count)]
-        await f.until(lambda: f.state.kept_ids.held >= 2 * count)
+        await f.until(lambda: f.state.id_budget.held >= 2 * count)
         f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
         f.state.sweep()
         await f.until(lambda: len(b.calls) == 4)

@@ -8,7 +8,7 @@ import pytest
 
 from argosy_gateway.errors import RequestError
 from argosy_gateway.relay.answer import Answer
-from argosy_gateway.relay.resume import KeptIds, Resume
+from argosy_gateway.relay.resume import IdBudget, Resume
 from argosy_gateway.wire.sse import StreamScan
 from tests.gateway.direct import CHAT, Client, direct
 from tests.gateway.engines import Call, Engine, close_early, front
@@ -112,7 +112,7 @@ class Sent:
 
     def __init__(self, *, close: bool = False) -> None:
         self.messages: list[dict[str, object]] = []
-        resume = Resume(KeptIds(1000), 1000)
+        resume = Resume(IdBudget(1000), 1000)
         self.answer = Answer(self._send, "id", clock=lambda: 5.0, close=close, resume=resume)
 
     async def _send(self, message: dict[str, object]) -> None:

@@ -11,7 +11,7 @@ from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.roster import Route
-from argosy_gateway.server.admin import load
+from argosy_gateway.server.admin import read_load
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine, answer
@@ -25,7 +25,7 @@ KINDS = pytest.mark.parametrize("settings", [{}, QUEUED], ids=["none", "deadline
 
 
 def used(gateway):
-    said = load(gateway.state)
+    said = read_load(gateway.state)
     return {name: said[name] for name in ("pod", "in_flight", "idle_s")}
 
 
@@ -93,9 +93,9 @@ async def test_a_client_that_leaves_before_the_fleet_is_awake_is_forgotten(setti
     async with direct(engine, **WAKES, **settings) as gateway:
         gateway.state.directory.replace([])
         client = gateway.ask(BODY)
-        await gateway.until(lambda: load(gateway.state)["in_flight"] == 1)
+        await gateway.until(lambda: read_load(gateway.state)["in_flight"] == 1)
         await client.leave()
-        await gateway.until(lambda: load(gateway.state)["in_flight"] == 0)
+        await gateway.until(lambda: read_load(gateway.state)["in_flight"] == 0)
         gateway.state.directory.put(engine.endpoint())
         await gateway.settled()
         assert engine.calls == []
@@ -148,13 +148,13 @@ async def test_a_request_that_is_refused_because_of_load_shows_that_the_fleet_is
 async def test_the_counters_are_those_of_the_metrics():
     engine = Engine("e", answer)
     async with direct(engine, max_queue=1, **WAKES, **QUEUED) as gateway:
-        assert load(gateway.state)["received"] == {"accepted": 0, "shed": 0}
+        assert read_load(gateway.state)["received"] == {"accepted": 0, "shed": 0}
         gateway.state.directory.replace([])
         first = gateway.ask(BODY)
         await gateway.until(lambda: len(gateway.state.queue))
         assert (await gateway.answered(BODY)).status == 429
         await gateway.answered({"model": "other", "messages": []})
-        said = load(gateway.state)
+        said = read_load(gateway.state)
         assert said["received"] == {"accepted": 1, "shed": 1}
         assert said["waiting_prompt_tokens"] == gateway.state.queue.prompt_tokens > 0
         for outcome, count in said["received"].items():
@@ -166,7 +166,7 @@ async def test_the_work_is_that_of_the_engines_until_each_answer_ends():
     engine = Engine("e", answer)
     async with direct(engine, **WAKES, **QUEUED) as gateway:
         nothing = {"outstanding_prompt_tokens": 0, "decoding": 0}
-        said = load(gateway.state)
+        said = read_load(gateway.state)
         assert {name: said[name] for name in nothing} == nothing
         assert set(said["answered"].values()) == {0}
         apart, other = (
@@ -184,7 +184,7 @@ async def test_the_work_is_that_of_the_engines_until_each_answer_ends():
         one.end()
         assert counted(gateway) == (0, 0)
         await gateway.answered(BODY)
-        answered = load(gateway.state)["answered"]
+        answered = read_load(gateway.state)["answered"]
         prompts = "argosy_gateway_prompt_tokens"
         assert answered == {
             "requests": gateway.count(f"{prompts}_count"),
@@ -198,7 +198,7 @@ async def test_the_work_is_that_of_the_engines_until_each_answer_ends():
 
 def counted(gateway):
     """(prompt tokens to compute, sequences that decode)."""
-    said = load(gateway.state)
+    said = read_load(gateway.state)
     return said["outstanding_prompt_tokens"], said["decoding"]
 
 

@@ -112,7 +112,7 @@ class Pairs:
         request = RoutingRequest("", "m", True, one.prompt, b"")
         waiting = Waiting(request, one.at, one.ttft_limit_s)
         dispatch, loads = self.dispatches[gateway], self.in_flight[gateway].loads
-        route = dispatch.at_once(waiting, self.now, loads, lambda r: self._choose(gateway, r))
+        route = dispatch.route_at_once(waiting, self.now, loads, lambda r: self._choose(gateway, r))
         if route is not None:
             self._send(gateway, one, route)
             return

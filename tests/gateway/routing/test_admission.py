@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.estimates import FleetPace, TokensPerChar, predict_ttft_s
-from argosy_gateway.routing.load import Load, Reservation
+from argosy_gateway.routing.load import PodLoad, Reservation
 from argosy_gateway.routing.roster import Group, Route
 from tests.engine.processes import sim_engines
 from tests.gateway.engines import Engine, endpoint_of, front
@@ -33,7 +33,7 @@ def prompt(chars):
 def teach(fleet, *, tokens_per_s):
     """Twenty prompts of a second each, at this pace."""
     for second in range(20):
-        fleet.pace.prompt("a", tokens_per_s, began=float(second), first=second + 1.0)
+        fleet.pace.observe("a", tokens_per_s, began=float(second), first=second + 1.0)
 
 
 async def test_a_prompt_that_would_miss_its_ttft_is_shed_and_a_shorter_one_is_not():
@@ -100,17 +100,17 @@ def test_the_pace_counts_time_once_in_any_order_of_the_answers():
     rng, pace = random.Random(3), FleetPace()
     prompts = [(began, began + length) for began in range(300) for length in (1.0, 1.5, 2.0)]
     for began, first in sorted(prompts, key=lambda p: p[1] + rng.uniform(0, 10)):
-        pace.prompt("a", 100, began=began, first=first)
+        pace.observe("a", 100, began=began, first=first)
     assert pace.tokens_per_s() == pytest.approx(3 * 100, rel=0.25)  # three begin each second
 
 
 def test_the_pace_remembers_no_more_than_it_needs():
     pace = FleetPace()
     for number in range(3000):
-        pace.prompt(f"pod-{number % 1500}", 1, began=2.0 * number, first=2.0 * number + 1)
+        pace.observe(f"pod-{number % 1500}", 1, began=2.0 * number, first=2.0 * number + 1)
     assert len(pace._spans) <= 1000
     for number in range(3000):
-        pace.prompt("a", 1, began=2.0 * number, first=2.0 * number + 1)
+        pace.observe("a", 1, began=2.0 * number, first=2.0 * number + 1)
     assert max(map(len, pace._spans.values())) <= 64
 
 
@@ -142,26 +142,26 @@ def test_the_pace_is_known_after_twenty_prompts():
     pace = FleetPace()
     for number in range(20):
         assert pace.tokens_per_s() is None
-        pace.prompt("a", 50, began=float(number), first=number + 0.5)
+        pace.observe("a", 50, began=float(number), first=number + 0.5)
     assert pace.tokens_per_s() == pytest.approx(100)
 
 
 def test_prompts_that_took_no_time_give_no_pace():
     pace = FleetPace()
     for _ in range(30):
-        pace.prompt("a", 50, began=1.0, first=1.0)
+        pace.observe("a", 50, began=1.0, first=1.0)
     assert pace.tokens_per_s() is None
-    pace.prompt("a", 50, began=1.0, first=1.5)
+    pace.observe("a", 50, began=1.0, first=1.5)
     assert pace.tokens_per_s() > 1000
 
 
 def test_an_old_pace_fades_with_the_busy_time():
     pace = FleetPace()
     for number in range(20):
-        pace.prompt("a", 100, began=float(number), first=number + 1.0)
+        pace.observe("a", 100, began=float(number), first=number + 1.0)
     assert pace.tokens_per_s() == pytest.approx(100)
     for number in range(20, 60):
-        pace.prompt("a", 300, began=float(number), first=number + 1.0)
+        pace.observe("a", 300, began=float(number), first=number + 1.0)
     kept = (1 - math.exp(-1)) * math.exp(-2) / (1 - math.exp(-3))
     assert pace.tokens_per_s() == pytest.approx(100 * kept + 300 * (1 - kept))
 
@@ -182,10 +182,10 @@ def test_an_old_pace_fades_with_the_busy_time():
 def test_the_busy_time_of_a_pod_is_what_its_prompts_cover_together(spans, busy_s):
     pace = FleetPace()
     for began, first in spans:
-        pace.prompt("a", 0, began=began * 1e-6, first=first * 1e-6)  # too short to fade
-        pace.prompt("b", 0, began=began * 1e-6, first=first * 1e-6)
+        pace.observe("a", 0, began=began * 1e-6, first=first * 1e-6)  # too short to fade
+        pace.observe("b", 0, began=began * 1e-6, first=first * 1e-6)
     for number in range(20):
-        pace.prompt("c", 1, began=1.0 + number, first=1.0 + number)
+        pace.observe("c", 1, began=1.0 + number, first=1.0 + number)
     assert pace.tokens_per_s() == pytest.approx(20 / (2 * busy_s * 1e-6), rel=1e-4)
 
 
@@ -203,10 +203,10 @@ def test_each_second_in_which_a_pod_is_busy_counts_once(prompts):
 @pytest.mark.parametrize(("pods", "counted_s"), [(999, 10), (1000, 20)])
 def test_a_thousand_pods_are_remembered(pods, counted_s):
     pace = FleetPace()
-    pace.prompt("a", 0, began=0.0, first=10e-6)
+    pace.observe("a", 0, began=0.0, first=10e-6)
     for number in range(pods):
-        pace.prompt(f"pod-{number}", 0, began=0.0, first=0.0)
-    pace.prompt("a", 20, began=0.0, first=10e-6)
+        pace.observe(f"pod-{number}", 0, began=0.0, first=0.0)
+    pace.observe("a", 20, began=0.0, first=10e-6)
     assert pace.tokens_per_s() == pytest.approx(20 / (counted_s * 1e-6), rel=1e-4)
 
 
@@ -217,14 +217,14 @@ def test_the_predicted_ttft_is_that_of_the_pod_with_the_fewest_tokens_ahead():
     pace = FleetPace()
     heads = (pod("c1", Role.COLOCATED), pod("c2", Role.COLOCATED))
     pairs = Group((pod("d", Role.DECODE),), (pod("p", Role.PREFILL),))
-    loads = {"c1": Load(1, 300, 1), "c2": Load(1, 200, 1), "p": Load(1, 100, 1)}
+    loads = {"c1": PodLoad(1, 300, 1), "c2": PodLoad(1, 200, 1), "p": PodLoad(1, 100, 1)}
 
     def predicted(*groups):
         return predict_ttft_s(groups, loads, tokens=50, pace=pace)
 
     assert predicted(Group(heads)) is None
     for number in range(20):
-        pace.prompt("c1", 100, began=float(number), first=number + 1.0)
+        pace.observe("c1", 100, began=float(number), first=number + 1.0)
     assert predicted(Group(heads)) == pytest.approx(2.5)
     assert predicted(Group(heads), pairs) == pytest.approx(1.5), "the decode pod computes nothing"
     del loads["c1"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.routing.load import InFlight, Load
+from argosy_gateway.routing.load import InFlight, PodLoad
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.routing.strategies import (
     FleetView,
@@ -140,7 +140,7 @@ def test_one_hot_prefix_is_bounded_by_a_quarter_over_the_mean():
 
 def test_in_pairs_the_prefill_pod_follows_from_the_prefix_and_the_decode_pod_from_the_load():
     strategy, groups = PrefixHash(random.Random(1)), groups_of(PAIRS)
-    view = FleetView({f"d{n}": Load(5, 0) for n in (0, 1, 3)})
+    view = FleetView({f"d{n}": PodLoad(5, 0) for n in (0, 1, 3)})
     routes = [strategy.choose(asks(prompt(7) + str(n)), groups, view) for n in range(20)]
     assert {route.head.uid for route in routes} == {"d2"}
     assert len({route.prefills for route in routes}) == 1
@@ -153,7 +153,7 @@ def test_a_prefill_pod_with_more_than_its_share_or_a_failing_pair_is_passed_over
     first = strategy.choose(request, groups, IDLE).prefills[0].uid
     # 1.25 · (waiting + 100) / 4 tokens may wait on the pod.
     for waiting, stays in ((45, True), (46, False)):
-        route = strategy.choose(request, groups, FleetView({first: Load(1, waiting)}))
+        route = strategy.choose(request, groups, FleetView({first: PodLoad(1, waiting)}))
         assert (route.prefills[0].uid == first) == stays
     avoided = FleetView({}, lambda prefill, _decode: prefill == first)
     assert strategy.choose(request, groups, avoided).prefills[0].uid != first
@@ -166,7 +166,7 @@ def test_a_prefill_pod_may_have_exactly_a_quarter_over_the_mean_of_prompt_tokens
     request = asks(prompt(7), tokens=110)
     first = strategy.choose(request, groups, IDLE).prefills[0].uid
     for waiting, stays in ((50, True), (51, False)):  # 1.25 · (50 + 110) / 4
-        route = strategy.choose(request, groups, FleetView({first: Load(1, waiting)}))
+        route = strategy.choose(request, groups, FleetView({first: PodLoad(1, waiting)}))
         assert (route.prefills[0].uid == first) is stays
 
 
@@ -198,7 +198,7 @@ def send(strategy, request, groups, view):
     """Choose, and send it there."""
     route = strategy.choose(request, groups, view)
     if isinstance(strategy, LearningStrategy):
-        strategy.sent(request, route)
+        strategy.remember(request, route)
     return route
 
 
@@ -220,7 +220,7 @@ def test_it_waits_for_a_cache_only_as_long_as_the_cache_saves():
     for waiting, stays in ((998, True), (1000, False)):
         fresh = KvAware(random.Random(1))
         home = send(fresh, request, groups, IDLE).head.uid
-        route = send(fresh, request, groups, FleetView({home: Load(0, waiting)}))
+        route = send(fresh, request, groups, FleetView({home: PodLoad(0, waiting)}))
         assert (route.head.uid == home) == stays
 
 
@@ -236,9 +236,9 @@ def test_tokens_that_are_expected_in_the_cache_are_not_counted_as_work():
 def test_colocated_pods_get_at_most_a_quarter_over_the_mean_of_sequences():
     strategy, groups = KvAware(random.Random(1)), groups_of(pods(4))
     home = send(strategy, asks(prompt(7)), groups, IDLE).head.uid
-    others = {pod.uid: Load(4, 0) for pod in pods(4)}
+    others = {pod.uid: PodLoad(4, 0) for pod in pods(4)}
     for sequences, stays in ((5, True), (6, False)):
-        view = FleetView(others | {home: Load(sequences, 0)})
+        view = FleetView(others | {home: PodLoad(sequences, 0)})
         fresh = KvAware(random.Random(1))
         assert send(fresh, asks(prompt(7)), groups, IDLE).head.uid == home
         assert (send(fresh, asks(prompt(7)), groups, view).head.uid == home) == stays
@@ -337,7 +337,7 @@ def test_only_what_is_sent_is_expected_in_a_cache():
     request = asks(prompt(7))
     chosen = strategy.choose(request, groups, IDLE)
     other = next(pod for pod in groups[0].heads if pod.uid != chosen.head.uid)
-    strategy.sent(request, Route(other))
+    strategy.remember(request, Route(other))
     again = strategy.choose(request, groups, IDLE)
     assert again.head.uid == other.uid
     assert again.cached_tokens > 0
@@ -368,12 +368,12 @@ def colocated_and_pairs():
 
 @pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
 def test_the_group_with_the_fewest_sequences_per_pod_is_chosen(strategy):
-    busy = {pod.uid: Load(9, 0) for pod in pods(2)}
+    busy = {pod.uid: PodLoad(9, 0) for pod in pods(2)}
     route = strategy(random.Random(1)).choose(
         asks(prompt(1)), colocated_and_pairs(), FleetView(busy)
     )
     assert route.head.role is Role.DECODE
-    busy = {f"d{n}": Load(99, 0) for n in range(4)}
+    busy = {f"d{n}": PodLoad(99, 0) for n in range(4)}
     route = strategy(random.Random(1)).choose(
         asks(prompt(1)), colocated_and_pairs(), FleetView(busy)
     )
@@ -524,7 +524,7 @@ def test_a_decode_pod_gets_at_most_a_quarter_over_the_mean_of_sequences_for_its_
     for sequences, stays in ((5, True), (6, False)):
         strategy = KvAware(random.Random(1))
         home = send(strategy, asks(prompt(7)), groups, IDLE).head.uid
-        view = FleetView({f"d{n}": Load(4, 0) for n in range(4)} | {home: Load(sequences, 0)})
+        view = FleetView({f"d{n}": PodLoad(4, 0) for n in range(4)} | {home: PodLoad(sequences, 0)})
         route = send(strategy, asks(prompt(7)), groups, view)
         assert (route.head.uid == home) is stays
         assert (route.head_cached_tokens > 0) is stays
@@ -532,7 +532,7 @@ def test_a_decode_pod_gets_at_most_a_quarter_over_the_mean_of_sequences_for_its_
 
 def test_of_decode_pods_with_as_much_of_the_prompt_the_one_with_the_fewest_sequences_is_chosen():
     strategy, groups = KvAware(random.Random(1)), groups_of(PAIRS)
-    view = FleetView({f"d{n}": Load(1 + (n != 2), 0) for n in range(4)})
+    view = FleetView({f"d{n}": PodLoad(1 + (n != 2), 0) for n in range(4)})
     assert {send(strategy, asks("hi"), groups, view).head.uid for _ in range(9)} == {"d2"}
 
 

@@ -19,7 +19,7 @@ def line_of(*ones: Waiting) -> Line:
 
 def drained(line: Line, now: float = 0.0) -> list[Waiting]:
     out = []
-    while (one := line.in_time(now, now)) is not None:
+    while (one := line.first_in_time(now, now)) is not None:
         out.append(one)
         line.serve(one)
     return out
@@ -33,37 +33,37 @@ def test_the_earliest_deadline_goes_first():
 def test_a_request_is_in_time_up_to_the_moment_at_which_it_must_begin():
     one = waiting(2.0)
     line = line_of(one)
-    assert line.in_time(1.0, 2.0) is one
-    assert line.in_time(1.0, 2.001) is None
-    assert line.late() is None
-    assert line.in_time(2.0, 2.0) is one
-    assert line.in_time(2.001, 2.001) is None
-    assert line.late() is one
+    assert line.first_in_time(1.0, 2.0) is one
+    assert line.first_in_time(1.0, 2.001) is None
+    assert line.first_late() is None
+    assert line.first_in_time(2.0, 2.0) is one
+    assert line.first_in_time(2.001, 2.001) is None
+    assert line.first_late() is one
 
 
 def test_a_request_that_cannot_begin_in_time_lets_one_behind_it_go():
     tight, loose = waiting(1.0), waiting(5.0)
-    assert line_of(tight, loose).in_time(0.0, 3.0) is loose
+    assert line_of(tight, loose).first_in_time(0.0, 3.0) is loose
 
 
 def test_late_requests_go_in_the_order_of_arrival_whatever_their_priority():
     first, second = waiting(5.0, priority=9), waiting(1.0, priority=-9)
     line = line_of(first, second)
-    line.in_time(2.0, 2.0)
-    assert line.late() is second
-    line.in_time(6.0, 6.0)
-    assert line.late() is first
+    line.first_in_time(2.0, 2.0)
+    assert line.first_late() is second
+    line.first_in_time(6.0, 6.0)
+    assert line.first_late() is first
     line.remove(first)
-    assert line.late() is second
+    assert line.first_late() is second
     line.remove(second)
-    assert line.late() is None
+    assert line.first_late() is None
 
 
 def test_a_lower_priority_number_goes_first_and_ages_no_other_away():
     low, high = waiting(1.0, priority=1), waiting(9.0, priority=0)
     line = line_of(low, high)
-    assert line.in_time(2.0, 2.0) is high
-    assert line.late() is low
+    assert line.first_in_time(2.0, 2.0) is high
+    assert line.first_late() is low
 
 
 def test_the_flow_that_was_served_less_goes_first():
@@ -75,7 +75,7 @@ def test_the_flow_that_was_served_less_goes_first():
 def test_a_flow_that_comes_later_has_saved_nothing_up():
     line = line_of(*(waiting(float(i), flow="old") for i in range(1, 9)))
     for _ in range(4):
-        line.serve(line.in_time(0.0, 0.0))
+        line.serve(line.first_in_time(0.0, 0.0))
     for i in (1, 2, 3):
         line.add(waiting(20.0 + i, flow="new"))
     flows = [one.flow for one in drained(line)]
@@ -86,23 +86,23 @@ def test_the_first_request_of_a_flow_goes_next_each_time_that_the_flow_comes_bac
     line = line_of(*(waiting(float(i), tokens=5000, flow="old") for i in range(1, 9)))
     flows = []
     for i in range(4):
-        line.serve(line.in_time(0.0, 0.0))
+        line.serve(line.first_in_time(0.0, 0.0))
         line.add(waiting(20.0 + i, tokens=10, flow="new"))
-        line.serve(one := line.in_time(0.0, 0.0))
+        line.serve(one := line.first_in_time(0.0, 0.0))
         flows.append(one.flow)
     assert flows == ["new"] * 4
 
 
 def test_a_flow_that_comes_back_pays_for_what_it_was_served_beyond_its_share():
     line = line_of(*(waiting(float(i), tokens=10, flow="old") for i in range(1, 9)))
-    line.serve(line.in_time(0.0, 0.0))
+    line.serve(line.first_in_time(0.0, 0.0))
     for tokens in (35, 5):
         line.add(waiting(20.0, tokens=tokens, flow="new"))
-        served = [line.in_time(0.0, 0.0).flow]
-        line.serve(line.in_time(0.0, 0.0))
+        served = [line.first_in_time(0.0, 0.0).flow]
+        line.serve(line.first_in_time(0.0, 0.0))
         while served[-1] != "new":
-            served.append(line.in_time(0.0, 0.0).flow)
-            line.serve(line.in_time(0.0, 0.0))
+            served.append(line.first_in_time(0.0, 0.0).flow)
+            line.serve(line.first_in_time(0.0, 0.0))
         assert served == (["new"] if tokens == 35 else ["old", "old", "old", "new"])
 
 
@@ -118,7 +118,7 @@ def test_a_flow_is_remembered_as_present_for_so_many_tokens_of_another(served, p
     assert line.others(mine[0])
     assert not line.others(waiting(1.0, priority=1))
     for _ in range(3):
-        line.serve(line.in_time(0.0, 0.0))
+        line.serve(line.first_in_time(0.0, 0.0))
     assert line.others(mine[2]) is present
 
 
@@ -126,9 +126,9 @@ def test_late_requests_of_each_flow_go_in_turn():
     many = [waiting(1.0, flow="many") for _ in range(4)]
     few = [waiting(1.0, flow="few") for _ in range(2)]
     line = line_of(*many, *few)
-    line.in_time(2.0, 2.0)
+    line.first_in_time(2.0, 2.0)
     out = []
-    while (one := line.late()) is not None:
+    while (one := line.first_late()) is not None:
         out.append(one)
         line.serve(one)
     assert out == [many[0], few[0], many[1], few[1], many[2], many[3]]
@@ -138,11 +138,11 @@ def test_a_late_request_that_leaves_gives_its_turn_to_the_next_of_its_flow():
     many = [waiting(1.0, flow="many") for _ in range(2)]
     few = waiting(1.0, flow="few")
     line = line_of(*many, few)
-    line.in_time(2.0, 2.0)
+    line.first_in_time(2.0, 2.0)
     line.remove(many[0])
-    assert line.late() is many[1]
+    assert line.first_late() is many[1]
     line.remove(many[1])
-    assert line.late() is few
+    assert line.first_late() is few
 
 
 def test_the_line_counts_requests_and_tokens_until_they_leave_and_only_once():
@@ -154,15 +154,15 @@ def test_the_line_counts_requests_and_tokens_until_they_leave_and_only_once():
     assert (len(line), line.tokens) == (1, 4)
     line.serve(two)
     assert (len(line), line.tokens) == (0, 0)
-    assert line.any() is None
+    assert line.earliest() is None
 
 
 def test_any_is_the_one_that_must_begin_first():
     first, second = waiting(1.0, flow="b", priority=3), waiting(9.0)
     line = line_of(second, first)
-    assert line.any() is first
+    assert line.earliest() is first
     line.remove(first)
-    assert line.any() is second
+    assert line.earliest() is second
 
 
 @pytest.mark.parametrize("flows", [1025, 3000])
@@ -179,7 +179,7 @@ def test_idle_flows_are_forgotten(flows):
 def test_nothing_is_kept_of_a_line_that_is_empty():
     one, two = waiting(1.0), waiting(5.0, flow="b")
     line = line_of(one, two)
-    line.in_time(2.0, 2.0)
+    line.first_in_time(2.0, 2.0)
     line.remove(one)
     line.remove(two)
     assert not line._due

@@ -1,7 +1,7 @@
 """What a gateway has in flight on each pod: taken at once, given back once."""
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.routing.load import InFlight, Load
+from argosy_gateway.routing.load import InFlight, PodLoad
 from argosy_gateway.routing.roster import Route
 
 
@@ -29,14 +29,14 @@ class Watched(InFlight):
 def test_a_pair_has_the_prompt_on_one_pod_and_the_sequence_on_both() -> None:
     in_flight = Watched()
     held = in_flight.reserve(Route(DECODE, (PREFILL,)), 100)
-    assert in_flight.loads == {"d": Load(1, 0, 0), "p": Load(1, 100, 1)}
+    assert in_flight.loads == {"d": PodLoad(1, 0, 0), "p": PodLoad(1, 100, 1)}
     assert (held.ahead, in_flight.said) == (100, ["d", "p"])
     second = in_flight.reserve(Route(DECODE, (PREFILL,)), 30)
     assert second.ahead == 130
     held.first_token()
-    assert in_flight.loads == {"d": Load(2, 0, 0), "p": Load(1, 30, 1)}
+    assert in_flight.loads == {"d": PodLoad(2, 0, 0), "p": PodLoad(1, 30, 1)}
     held.end()
-    assert in_flight.loads == {"d": Load(1, 0, 0), "p": Load(1, 30, 1)}
+    assert in_flight.loads == {"d": PodLoad(1, 0, 0), "p": PodLoad(1, 30, 1)}
     second.end()
     assert in_flight.loads == {}
 
@@ -44,9 +44,9 @@ def test_a_pair_has_the_prompt_on_one_pod_and_the_sequence_on_both() -> None:
 def test_a_colocated_pod_keeps_the_sequence_after_the_first_token() -> None:
     in_flight = Watched()
     held = in_flight.reserve(Route(BOTH), 100)
-    assert in_flight.loads == {"c": Load(1, 100, 1)}
+    assert in_flight.loads == {"c": PodLoad(1, 100, 1)}
     held.first_token()
-    assert in_flight.loads == {"c": Load(1, 0, 0)}
+    assert in_flight.loads == {"c": PodLoad(1, 0, 0)}
     held.end()
     assert in_flight.loads == {}
     assert in_flight.said == ["c", "c", "released", "c", "released"]
@@ -60,7 +60,7 @@ def test_each_part_is_given_back_once_however_often_it_is_said() -> None:
         held.first_token()
         held.end()
     held.first_token()
-    assert in_flight.loads == {"c": Load(1, 7, 1)}
+    assert in_flight.loads == {"c": PodLoad(1, 7, 1)}
     other.end()
     assert in_flight.loads == {}
 

@@ -7,7 +7,7 @@ import pytest
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.dispatch import Dispatch
 from argosy_gateway.routing.line import Waiting
-from argosy_gateway.routing.load import Load
+from argosy_gateway.routing.load import PodLoad
 from argosy_gateway.routing.roster import Group, Route
 from argosy_gateway.routing.strategies import RoutingRequest
 
@@ -38,22 +38,23 @@ def waiting(tokens: int = 1000, limit_s: float = 9.0, flow: str = "") -> Waiting
     return Waiting(RoutingRequest("", "m", True, tokens, b""), 0.0, limit_s, flow=flow)
 
 
-def loads(**prompt_tokens: int) -> dict[str, Load]:
+def loads(**prompt_tokens: int) -> dict[str, PodLoad]:
     """Prompts of 1,000 tokens on prefill pods."""
     return {
-        uid: Load(tokens // 1000, tokens, tokens // 1000) for uid, tokens in prompt_tokens.items()
+        uid: PodLoad(tokens // 1000, tokens, tokens // 1000)
+        for uid, tokens in prompt_tokens.items()
     }
 
 
 def route_of(
-    made: Dispatch, busy: dict[str, Load], chosen: Route | None = None
+    made: Dispatch, busy: dict[str, PodLoad], chosen: Route | None = None
 ) -> list[str] | None:
     grant = made.next(0.0, GROUPS, busy, lambda _request: chosen)
     return grant and [grant.route.head.name, *(p.name for p in grant.route.prefills)]
 
 
 def test_a_request_goes_to_the_three_prefill_pods_with_the_shortest_backlog_and_a_free_head():
-    busy = loads(p0=3000, p1=1000, p3=2000) | {"d0": Load(sequences=5)}
+    busy = loads(p0=3000, p1=1000, p3=2000) | {"d0": PodLoad(sequences=5)}
     assert route_of(dispatch(waiting()), busy) == ["d1", "p2", "p1", "p3"]
 
 
@@ -61,13 +62,13 @@ def test_the_backlog_is_measured_by_the_pace_of_each_pod():
     made = dispatch(waiting())
     for _ in range(40):
         made.pace.observe("p2", ahead=2000, own=1000, seconds=200.0)
-    busy = loads(p0=3000, p1=3000, p2=1000, p3=3000) | {"d0": Load(1)}
+    busy = loads(p0=3000, p1=3000, p2=1000, p3=3000) | {"d0": PodLoad(1)}
     assert route_of(made, busy)[1:3] == ["p0", "p1"]
 
 
 def test_a_prefill_pod_whose_handovers_to_the_head_fail_is_named_last():
     made = dispatch(waiting(), avoids=lambda prefill, decode: (prefill, decode) == ("p0", "d0"))
-    busy = loads(p2=2000, p3=1000) | {"d1": Load(1)}
+    busy = loads(p2=2000, p3=1000) | {"d1": PodLoad(1)}
     assert route_of(made, busy) == ["d0", "p1", "p3", "p2"]
 
 
@@ -79,13 +80,13 @@ def test_the_strategys_route_is_taken_as_long_as_the_request_meets_its_limit_the
 
 
 def test_the_strategys_route_is_not_taken_where_its_head_has_no_place():
-    busy = loads() | {"d0": Load(1)}
+    busy = loads() | {"d0": PodLoad(1)}
     found = route_of(dispatch(waiting(), places=1), busy, Route(D[0], (P[3],)))
     assert found[0] == "d1"
 
 
 def test_without_a_head_that_has_a_place_all_wait():
-    busy = {"d0": Load(1), "d1": Load(1)}
+    busy = {"d0": PodLoad(1), "d1": PodLoad(1)}
     assert route_of(dispatch(waiting(), places=1), busy) is None
 
 
@@ -109,7 +110,7 @@ def test_beside_other_flows_a_prompt_itself_counts_to_the_held_share(tokens, flo
 
 def test_the_time_of_all_that_waits_is_that_of_all_pods_together():
     made = dispatch(waiting(3000), waiting(2000))
-    busy = loads(p0=1000) | {"d0": Load(4, 0, 0)}
+    busy = loads(p0=1000) | {"d0": PodLoad(4, 0, 0)}
     assert made.wait_s(GROUPS, busy, 2000) == pytest.approx(8000 / (4 * PACE))
     assert Dispatch().wait_s(GROUPS, busy, 2000) == 0.0
 

@@ -50,7 +50,15 @@ class Changes(RuleBasedStateMachine):
     @rule(
         uid=UIDS,
         what=st.sampled_from(
-            ["begins", "reached", "wrong_pod", "identified", "draining", "busy", "forget"]
+            [
+                "begin",
+                "mark_reached",
+                "mark_wrong_pod",
+                "mark_identified",
+                "mark_draining",
+                "mark_busy",
+                "forget",
+            ]
         ),
     )
     def report(self, uid, what):
@@ -58,7 +66,7 @@ class Changes(RuleBasedStateMachine):
 
     @rule(
         uid=UIDS,
-        what=st.sampled_from(["failed", "failed", "failed", "unreachable", "succeeded"]),
+        what=st.sampled_from(["count_failure"] * 3 + ["mark_unreachable", "count_success"]),
         late=st.booleans(),
     )
     def end(self, uid, what, late):
@@ -106,7 +114,7 @@ def test_of_too_many_failing_pods_the_least_bad_go_on_serving(sick, chosen):
     health = Health(lambda: 100.0)
     for number, uid in enumerate("abcdef"[:sick]):
         for _ in range(2 + number):
-            health.failed(uid, 100.0)
+            health.count_failure(uid, 100.0)
     pods = [pod(name) for name in "abcdef"]
     assert "".join(p.uid for p in candidates(pods, health)) == chosen
 
@@ -114,7 +122,7 @@ def test_of_too_many_failing_pods_the_least_bad_go_on_serving(sick, chosen):
 def test_the_only_pod_is_chosen_while_it_is_busy_too():
     directory = Directory(lambda: 100.0)
     directory.replace([pod("a")])
-    directory.health.busy("a")
+    directory.health.mark_busy("a")
     roster = Roster(directory)
     assert [[head.name for head in group.heads] for group in roster.groups()] == [["a"]]
     assert roster.groups(only_healthy=True) == []
@@ -124,9 +132,9 @@ def test_absent_pods_are_not_counted_as_suspended():
     """Of four pods two are away: of the two left, one may be suspended."""
     health = Health(lambda: 100.0)
     for uid in "ab":
-        health.unreachable(uid, 100.0)
+        health.mark_unreachable(uid, 100.0)
     for uid in "cc":
-        health.failed(uid, 100.0)
+        health.count_failure(uid, 100.0)
     assert health.rank("c") > HEALTHY
     assert [p.uid for p in candidates([pod(name) for name in "abcd"], health)] == ["d"]
 
@@ -157,17 +165,17 @@ def test_a_stream_goes_on_at_a_sick_pod_of_its_revision_rather_than_nowhere():
         ("d1", Role.DECODE, "old"), ("d2", Role.DECODE, "old"), ("d3", Role.DECODE, "new"),
         ("d4", Role.DECODE, "new"),
     )  # fmt: skip
-    directory.health.busy("d2")
+    directory.health.mark_busy("d2")
     assert heads(roster, revision="old") == [["d1"]]
     assert heads(roster, "d1", revision="old") == [["d2"]]
     assert heads(roster, "d1", "d2", revision="old") == [["d1"]]
-    directory.health.draining("d1")
+    directory.health.mark_draining("d1")
     assert heads(roster, "d1", "d2", revision="old") == [["d2"]]
 
 
 def test_only_a_retry_prefers_pods_without_recent_failures():
     health = Health(lambda: 100.0)
-    health.failed("a", 100.0)
+    health.count_failure("a", 100.0)
     pods = [pod(name) for name in "abc"]
     assert [p.uid for p in candidates(pods, health, only_healthy=True)] == ["a", "b", "c"]
     assert [p.uid for p in candidates(pods, health, tried={"c"})] == ["b"]

@@ -27,12 +27,12 @@ async def test_a_gateway_knows_its_own_share_by_the_name_of_its_pod():
         names = {f"uid-{name}": name for name in ("g0", "g1", "g2")}
         gateway.state.directory.replace([engine.endpoint()], names)
         await gateway.answered({"model": "m", "messages": []})
-        assert gateway.state.queue.dispatch.shares.of("xyz") == "y"
+        assert gateway.state.queue.dispatch.shares.share_of("xyz") == "y"
 
 
 @given(st.integers(1, 30), st.integers(1, 30))
 def test_each_pod_has_a_gateway_and_no_gateway_has_much_more_than_another(number, pods):
-    shares = [gateway.of(range(pods)) for gateway in gateways(number)]
+    shares = [gateway.share_of(range(pods)) for gateway in gateways(number)]
     assert {pod for share in shares for pod in share} == set(range(pods))
     sizes = {len(share) for share in shares}
     assert max(sizes) - min(sizes) <= 1
@@ -44,7 +44,7 @@ def test_a_gateway_that_does_not_know_itself_uses_all_pods():
     shares = GatewayShares()
     shares.count(["a", "b", "c"], "other")
     assert shares.gateways == 3
-    assert shares.of("pods") == "pods"
+    assert shares.share_of("pods") == "pods"
     assert not shares.keeps(10_000, 1)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.routing.load import InFlight, Load
+from argosy_gateway.routing.load import InFlight, PodLoad
 from argosy_gateway.routing.roster import Group
 from argosy_gateway.routing.strategies import (
     STRATEGIES,
@@ -33,7 +33,7 @@ ENDPOINTS = st.lists(
 )
 LOADS = st.dictionaries(
     st.integers(0, 11).map(str),
-    st.builds(Load, st.integers(0, 9), st.integers(0, 9000)),
+    st.builds(PodLoad, st.integers(0, 9), st.integers(0, 9000)),
 )
 
 REQUEST = RoutingRequest("id", "m", stream=True, prompt_tokens=10, prompt_start=b"hello")
@@ -79,7 +79,7 @@ def test_least_load_takes_the_head_with_fewest_sequences_of_its_group(endpoints,
     mine = next(g for g in groups if route.head in g.heads)
 
     def load(pod):
-        return loads.get(pod.uid, Load())
+        return loads.get(pod.uid, PodLoad())
 
     assert load(route.head).sequences == min(load(p).sequences for p in mine.heads)
     waiting = [load(p).prompt_tokens for p in route.prefills]
@@ -164,7 +164,7 @@ def test_a_group_of_many_loaded_pods_gets_less_than_an_idle_one_of_its_size():
             Endpoint(f"{kind}{i}", f"{kind}{i}", "x", role, "r", State.SERVING) for i in range(20)
         ]
     strategy, groups = LeastLoad(random.Random(1)), groups_of(pods)
-    view = FleetView({str(i): Load(3, 0) for i in range(40)})
+    view = FleetView({str(i): PodLoad(3, 0) for i in range(40)})
     assert {strategy.choose(REQUEST, groups, view).head.role for _ in range(50)} == {Role.DECODE}
 
 
@@ -190,16 +190,16 @@ def a_group(name, heads, prefills=0):
 def test_the_group_with_fewer_sequences_for_each_of_its_pods_is_chosen():
     one, two = a_group("a", 2, 2), a_group("b", 2)
     # Four sequences on four pods against two on two, and one more on either side.
-    assert chosen_of({"ah0": Load(4), "bh1": Load(2)}, one, two) == {0, 1}
-    assert chosen_of({"ah0": Load(5), "bh1": Load(2)}, one, two) == {1}
-    assert chosen_of({"ah0": Load(4), "bh1": Load(3)}, one, two) == {0}
+    assert chosen_of({"ah0": PodLoad(4), "bh1": PodLoad(2)}, one, two) == {0, 1}
+    assert chosen_of({"ah0": PodLoad(5), "bh1": PodLoad(2)}, one, two) == {1}
+    assert chosen_of({"ah0": PodLoad(4), "bh1": PodLoad(3)}, one, two) == {0}
 
 
 def test_of_a_group_of_many_heads_the_sixteen_that_are_looked_at_stand_for_all():
     many, few = a_group("a", 32), a_group("b", 2)
-    loads = {f"ah{i}": Load(2) for i in range(32)}
-    assert chosen_of(loads | {"bh0": Load(5)}, many, few) == {0}
-    assert chosen_of(loads | {"bh0": Load(3)}, many, few) == {1}
+    loads = {f"ah{i}": PodLoad(2) for i in range(32)}
+    assert chosen_of(loads | {"bh0": PodLoad(5)}, many, few) == {0}
+    assert chosen_of(loads | {"bh0": PodLoad(3)}, many, few) == {1}
 
 
 @pytest.mark.parametrize(("number", "looked_at"), [(15, 15), (16, 16), (17, 16), (400, 16)])
@@ -214,18 +214,18 @@ def test_at_most_sixteen_different_pods_are_looked_at(number, looked_at):
 
 def test_a_quarter_over_the_mean_is_allowed_with_the_new_request_counted_in():
     heads, rng = a_group("a", 4).heads, random.Random(1)
-    view = FleetView({"ah0": Load(3), "ah1": Load(4, 80)})
+    view = FleetView({"ah0": PodLoad(3), "ah1": PodLoad(4, 80)})
     assert most_sequences(heads, view, rng) == 3  # 1.25 · (7 + 1) / 4 = 2.5
     assert most_prompt_tokens(heads, view, rng, 20) == 31.25  # 1.25 · (80 + 20) / 4
     many = a_group("a", 40).heads
-    loads = FleetView({pod.uid: Load(2, 100) for pod in many})
+    loads = FleetView({pod.uid: PodLoad(2, 100) for pod in many})
     assert most_sequences(many, loads, rng) == 3  # 1.25 · (2 + 1 / 40)
     assert most_prompt_tokens(many, loads, rng, 40) == 126.25  # 1.25 · (100 + 40 / 40)
 
 
 def test_of_heads_with_equal_sequences_the_one_with_fewer_prompt_tokens_is_chosen():
     heads = a_group("a", 3).heads
-    view = FleetView({"ah0": Load(2, 10), "ah1": Load(2, 9), "ah2": Load(3, 0)})
+    view = FleetView({"ah0": PodLoad(2, 10), "ah1": PodLoad(2, 9), "ah2": PodLoad(3, 0)})
     assert least_loaded_head(heads, view, random.Random(1)).uid == "ah1"
     ties = {least_loaded_head(heads, FleetView({}), random.Random(n)).uid for n in range(30)}
     assert ties == {"ah0", "ah1", "ah2"}

@@ -125,7 +125,7 @@ class World:
             return
         waiting = Waiting(request, one.at, one.limit_s, one.priority, one.flow)
         one.waiting = waiting
-        route = gateway.dispatch.at_once(
+        route = gateway.dispatch.route_at_once(
             waiting,
             self.now,
             gateway.in_flight.loads,

@@ -54,10 +54,10 @@ async def test_load_says_whether_the_fleet_is_in_use():
 async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_came():
     gateway = gateway_of(pod_name="gateway-7", queue="deadline", slo=Slo(1, 1))
     gateway.clock.now += 12.3456
-    gateway.metrics.accepted()
-    gateway.metrics.accepted()
-    gateway.metrics.invalid()
-    gateway.metrics.shed(role_mode="colocated", received_at=1000.0, now=1000.0)
+    gateway.metrics.count_accepted()
+    gateway.metrics.count_accepted()
+    gateway.metrics.count_invalid()
+    gateway.metrics.count_shed(role_mode="colocated", received_at=1000.0, now=1000.0)
     for tokens in (30, 12):
         request = RoutingRequest("", "m", True, tokens, b"")
         gateway.queue.dispatch.line.add(Waiting(request, gateway.clock(), 1.0))
@@ -104,16 +104,16 @@ async def test_a_gateway_is_unready_until_pods_were_listed():
 
 async def test_a_gateway_that_is_denied_for_more_than_a_minute_is_unready():
     gateway = gateway_of()
-    gateway.directory.access_denied()
+    gateway.directory.deny_access()
     gateway.clock.now += 60
-    gateway.directory.access_denied()
+    gateway.directory.deny_access()
     assert (await ask(gateway, "/ready"))[0] == 200
     gateway.clock.now += 0.6
-    gateway.directory.access_denied()
+    gateway.directory.deny_access()
     assert await ask(gateway, "/ready") == unready(
         "the API server refuses this gateway's account since 61 s"
     )
-    gateway.directory.access_granted()
+    gateway.directory.grant_access()
     assert (await ask(gateway, "/ready"))[0] == 200
 
 
@@ -133,9 +133,9 @@ async def test_pairs_whose_last_handover_failed_are_named_by_their_pods_with_the
     gateway = gateway_of()
     assert await ask(gateway, "/pairs") == (200, JSON, b'{"failing": [], "handed_over": {}}')
     gateway.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE)])
-    gateway.directory.pairs.failed("uid-p", "uid-d", "silent")
+    gateway.directory.pairs.count_failure("uid-p", "uid-d", "silent")
     gateway.clock.now += 10
-    gateway.directory.pairs.failed("uid-p", "uid-d", "timeout")
+    gateway.directory.pairs.count_failure("uid-p", "uid-d", "timeout")
     gateway.clock.now += 0.98765
     status, kind, body = await ask(gateway, "/pairs")
     assert (status, kind) == (200, JSON)
@@ -149,9 +149,9 @@ async def test_pairs_whose_last_handover_failed_are_named_by_their_pods_with_the
 async def test_each_pod_of_a_whole_handover_is_named_with_its_time_while_it_is_there():
     gateway = gateway_of()
     gateway.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE), pod("other")])
-    gateway.directory.pairs.succeeded("uid-p", "uid-d")
+    gateway.directory.pairs.count_success("uid-p", "uid-d")
     gateway.clock.now += 5.4321
-    gateway.directory.pairs.succeeded("uid-gone", "uid-d")
+    gateway.directory.pairs.count_success("uid-gone", "uid-d")
     answer = json.loads((await ask(gateway, "/pairs"))[2])
     assert answer == {"failing": [], "handed_over": {"p": 5.432, "d": 0.0}}
 
@@ -160,7 +160,7 @@ async def test_of_failing_pairs_16_are_named_at_most():
     gateway = gateway_of()
     gateway.directory.replace([pod("p", Role.PREFILL)])
     for number in range(17):
-        gateway.directory.pairs.failed("uid-p", f"gone-{number:02}", "silent")
+        gateway.directory.pairs.count_failure("uid-p", f"gone-{number:02}", "silent")
     rows = json.loads((await ask(gateway, "/pairs"))[2])["failing"]
     assert len(rows) == 16
     assert {row["prefill"] for row in rows} == {"p"}

@@ -88,7 +88,7 @@ async def test_pods_that_take_no_connection_do_not_count(gateway):
     directory.replace([POD])
     gateway.state.sweep()
     for _ in range(40):
-        directory.health.wrong_pod("a")
+        directory.health.mark_wrong_pod("a")
         gateway.state.sweep()
         gateway.advance(1)
     assert why_unready(gateway.state) is not None

@@ -206,13 +206,13 @@ async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
 async def test_a_gateway_that_the_api_server_refuses_for_too_long_turns_unready():
     limits = Limits(denied_s=0.05)
     async with front(Engine("a"), limits=limits) as f, client(f.admin_url) as c:
-        f.state.directory.access_denied()
+        f.state.directory.deny_access()
         assert (await c.get("/ready")).status_code == 200
         async with asyncio.timeout(5):
             while (answer := await c.get("/ready")).status_code == 200:
-                f.state.directory.access_denied()
+                f.state.directory.deny_access()
         assert "API server refuses" in answer.json()["reason"]
-        f.state.directory.access_granted()
+        f.state.directory.grant_access()
         assert (await c.get("/ready")).status_code == 200
 
 

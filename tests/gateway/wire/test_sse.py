@@ -61,7 +61,7 @@ def test_ids_of_an_event_that_is_not_whole_are_not_taken():
     scan = StreamScan(hide_usage=False, on_ids=lambda ids, _: seen.append(ids))
     assert scan.feed(b": argosy 5\n" + token("a") + b": argosy 6\ndata: {") == token("a")
     assert seen == [b"5"]
-    scan.goes_on()
+    scan.resume()
     assert scan.feed(b": argosy 6\n" + token("b")) == token("b")
     assert seen == [b"5", b"6"]
 
@@ -93,7 +93,7 @@ def test_an_error_event_is_held_with_all_that_follows(before):
     assert scan.feed(before + error + event(b"[DONE]")) == before
     assert scan.held_error == error + event(b"[DONE]")
     assert (scan.error, scan.done) == (True, False)
-    scan.goes_on()
+    scan.resume()
     assert (scan.error, scan.held_error) == (False, b"")
 
 

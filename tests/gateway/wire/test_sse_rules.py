@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_gateway.wire.sse import StreamScan, Usage, believable, usage_of
+from argosy_gateway.wire.sse import StreamScan, Usage, check_usage, read_usage
 
 
 def fed(*data: bytes, hide_usage: bool = True) -> tuple[StreamScan, bytes]:
@@ -162,15 +162,15 @@ def test_usage_that_cannot_be_read_is_passed_on_and_leaves_the_last_one(event):
     ],
 )
 def test_usage_of_an_answer_is_two_counts_or_nothing(answer, usage):
-    assert usage_of(answer) == usage
+    assert read_usage(answer) == usage
 
 
 def test_a_count_of_more_tokens_than_the_answer_has_bytes_is_not_believed():
     scan, _ = fed(chat('{"content":"a"}'), b"data: [DO", b"NE]\n\n")
     assert scan.size == len(chat('{"content":"a"}')) + 14
-    assert believable(Usage(3, 14), answer_bytes=14) == Usage(3, 14)
-    assert believable(Usage(3, 15), answer_bytes=14) is None
-    assert believable(None, answer_bytes=14) is None
+    assert check_usage(Usage(3, 14), answer_bytes=14) == Usage(3, 14)
+    assert check_usage(Usage(3, 15), answer_bytes=14) is None
+    assert check_usage(None, answer_bytes=14) is None
 
 
 @pytest.mark.parametrize("line", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
@@ -194,7 +194,7 @@ def test_an_event_is_passed_on_when_it_has_ended_and_not_before(line):
 def test_cached_tokens_that_are_no_count_are_not_told(cached):
     usage = {"prompt_tokens": 7, "completion_tokens": 2}
     details = {"prompt_tokens_details": {"cached_tokens": cached}}
-    assert usage_of({"usage": usage | details}) == Usage(7, 2, None)
+    assert read_usage({"usage": usage | details}) == Usage(7, 2, None)
 
 
 def test_the_events_of_one_choice_count_also_where_they_name_no_index():
