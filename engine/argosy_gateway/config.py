@@ -71,6 +71,9 @@ class Limits(Bounds):
     first is answered 503."""
     held_bytes: int = 256 << 20
     """Sum of the bodies of all requests in flight, but at least `body_bytes`; beyond it 429."""
+    settings_s: float = 5.0
+    """How long a request waits for the first settings of a process that has just begun; then 503.
+    They are read about each second."""
     denied_s: float = 60.0
     """The gateway turns unready if the API server denies access (401, 403) for this time. The
     operator needs less to replace gateways after their account was recreated, or to restore a

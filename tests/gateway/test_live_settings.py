@@ -8,7 +8,7 @@ import json
 import pytest
 
 from argosy_gateway.cli import _follow, parse
-from argosy_gateway.config import Slo, SloClass
+from argosy_gateway.config import Limits, Slo, SloClass
 from argosy_gateway.options import KEY, Settings
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.watch import WatchTimes, follow_settings
@@ -61,8 +61,17 @@ def test_a_gateway_is_unready_and_answers_503_until_it_has_read_its_settings():
     assert why_unready(gateway) is None
 
 
-async def test_no_model_is_said_to_be_unknown_before_the_names_are_known():
+async def test_a_request_waits_for_the_first_settings_of_a_process_that_has_just_begun():
     gateway, take = started()
+    answer = asyncio.create_task(asked(api_app(gateway), "/v1/models/a"))
+    await asyncio.sleep(0)
+    assert not answer.done()
+    take(data("--served-name", "a"))
+    assert json.loads((await answer).body)["id"] == "a"
+
+
+async def test_no_model_is_said_to_be_unknown_before_the_names_are_known():
+    gateway, take = started(limits=Limits(settings_s=0.0))
     refused = await asked(api_app(gateway), "/v1/models")
     assert refused.status == 503
     assert json.loads(refused.body)["error"]["type"] == "server_error"

@@ -3,6 +3,7 @@
 `cli` makes one Gateway. `pods.watch` keeps its directory current, relays and the server read it.
 """
 
+import asyncio
 import random
 from collections.abc import Callable, Collection
 from typing import Protocol
@@ -119,6 +120,10 @@ class Gateway:
         """`clock` is the event loop's time, in seconds. Raises CredentialsError."""
         self.config = config
         self.clock = clock
+        self.named = asyncio.Event()
+        """Set as soon as the model's names are known."""
+        if config.served_names:
+            self.named.set()
         self.classes = classes_of(config.slo, config.slo_classes)
         self.metrics = Metrics(config.slo, self.classes, holds_first_tokens=config.hold_first_token)
         self.bodies = Bodies(config.limits)
@@ -173,6 +178,8 @@ class Gateway:
         """Go on with other settings. Requests in flight keep what they were given; their class, if
         there is none of its name any more, counts as the default one."""
         before, self.config = self.config, config
+        if config.served_names:
+            self.named.set()
         self.classes = classes_of(config.slo, config.slo_classes)
         self.metrics.reconfigure(
             config.slo, self.classes, holds_first_tokens=config.hold_first_token

@@ -5,6 +5,7 @@ would answer 404 and 405 in its own. `serve` runs this app on the API port.
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -126,7 +127,7 @@ async def _read(
             read_completion,
             scope["path"],
             data,
-            served_names=_names(gateway),
+            served_names=await _names(gateway),
             prefixes=gateway.config.strategy in AFFINE,
         )
         # A million token ids take half a second to read. Streams go on meanwhile.
@@ -187,7 +188,7 @@ async def _answer_question(
         if METHODS[path] == "POST":
             announced = int(header(scope, b"content-length") or 0)
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
-            check = partial(check_question, data, served_names=_names(gateway))
+            check = partial(check_question, data, served_names=await _names(gateway))
             model = check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
         reply = await _await_while_client_stays(
             ask_any(gateway, path, Question(data, model), request_id), scope["state"][CLIENT]
@@ -282,7 +283,7 @@ async def _list_models(gateway: Gateway, scope: Scope, request_id: str, created:
     """All models, or the one that the path names. Raises RequestError (404, 405, 503)."""
     if scope["method"] not in ("GET", "HEAD"):
         raise _wrong_method(scope, "GET")
-    names, asked = _names(gateway), str(scope["path"]).removeprefix(MODELS).strip("/")
+    names, asked = await _names(gateway), str(scope["path"]).removeprefix(MODELS).strip("/")
     if asked and asked not in names:
         text = f"No such model; this fleet serves {list_names(names)}."
         raise RequestError(404, text, code="model_not_found", param="model")
@@ -301,8 +302,13 @@ async def _list_models(gateway: Gateway, scope: Scope, request_id: str, created:
     return json.dumps(cards[0] if asked else {"object": "list", "data": cards}).encode()
 
 
-def _names(gateway: Gateway) -> tuple[str, ...]:
-    """Raises RequestError (503) while this process does not know them yet."""
+async def _names(gateway: Gateway) -> tuple[str, ...]:
+    """Return the model's names. A process that has just begun waits for them, because clients reach
+    a container that restarts before its pod counts as unready. Raises RequestError (503) if they
+    do not come."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(gateway.config.limits.settings_s):
+            await gateway.named.wait()
     if not gateway.config.served_names:
         text = "This gateway has no settings yet; try again."
         raise RequestError(503, text, type="server_error", headers={"retry-after": "1"})
