@@ -22,7 +22,7 @@ def engines():
 async def asked(pods):
     due = Due(at_s=0.0, phase=0, prompt_tokens=150, output_tokens=30)
     async with front(slo=Slo(ttft_s=5.0, tpot_s=5.0)) as f:
-        f.fleet.directory.replace([endpoint_of(pod) for pod in pods])
+        f.state.directory.replace([endpoint_of(pod) for pod in pods])
         async with httpx.AsyncClient(timeout=60, trust_env=False, verify=False) as web:
             return await ask(web, f.url, "m", 1, due, 0.0)
 

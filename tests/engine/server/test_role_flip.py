@@ -57,7 +57,7 @@ async def test_prefill_to_decode_and_back_under_load_loses_no_request(tmp_path):
 
             def show(role, state=State.SERVING):
                 changing = replace(endpoint_of(third, state), role=Role(role))
-                f.fleet.directory.replace([endpoint_of(p), endpoint_of(d), changing])
+                f.state.directory.replace([endpoint_of(p), endpoint_of(d), changing])
 
             show("prefill")
             stop = asyncio.Event()
