@@ -105,8 +105,9 @@ def test_a_new_fleet_of_another_scaler_begins_with_the_number_of_the_spec(world)
 def test_what_is_removed_from_the_spec_leaves_gateways_that_were_made_for_another_scaler(world):
     """A server-side apply removes only fields that no other manager or operation owns."""
     world.operator()
-    pods = [{"roles": ["gateway"], "annotations": {"example.com/team": "chat"}}]
-    spec = FLEET["spec"] | {"routing": {"replicas": 1, "autoscaling": EXTERNAL}, "pods": pods}
+    template = {"metadata": {"annotations": {"example.com/team": "chat"}}}
+    routing = {"replicas": 1, "autoscaling": EXTERNAL, "template": template}
+    spec = FLEET["spec"] | {"routing": routing}
     world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET | {"spec": spec}))
     world.until_ready()
     rolled_out(world)
@@ -115,7 +116,7 @@ def test_what_is_removed_from_the_spec_leaves_gateways_that_were_made_for_anothe
         return gateway(world)["spec"]["template"]["metadata"]["annotations"]
 
     assert annotations()["example.com/team"] == "chat"
-    world.patch(pods=None)
+    world.patch(routing={"template": None})
     rolled_out(world)
     assert "example.com/team" not in annotations()
     assert replicas(world) == 1

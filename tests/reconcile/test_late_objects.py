@@ -20,11 +20,12 @@ def apply(world: World, *objects: dict[str, Any]) -> None:
     world.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(objects))
 
 
-def start(world: World, **settings: Any) -> None:
-    """An operator, and the fleet with these settings of its engine pods."""
+def start(world: World, **pod: Any) -> None:
+    """Start an operator, and the fleet with these fields in the spec of its engine pods."""
     world.operator()
-    pods = [{"roles": ["colocated"], **settings}]
-    spec = FLEET["spec"] | {"pods": pods, "progressDeadline": f"{DEADLINE_S}s"}
+    colocated = FLEET["spec"].get("roles", {}).get("colocated", {})
+    roles = {"roles": {"colocated": colocated | {"template": {"spec": pod}}}}
+    spec = FLEET["spec"] | roles | {"progressDeadline": f"{DEADLINE_S}s"}
     apply(world, FLEET | {"spec": spec})
 
 
@@ -65,8 +66,12 @@ def test_a_priority_class_that_comes_later_is_named_and_the_fleet_heals(world: W
 def test_a_secret_of_a_volume_that_comes_later_is_waited_for_and_the_fleet_heals(
     world: World,
 ) -> None:
-    volume = {"name": "keys", "mountPath": "/data", "secret": {"secretName": "late"}}
-    start(world, volumes=[volume])
+    mounts = [{"name": "keys", "mountPath": "/data"}]
+    start(
+        world,
+        volumes=[{"name": "keys", "secret": {"secretName": "late"}}],
+        containers=[{"name": "engine", "volumeMounts": mounts}],
+    )
     stalled(world, "PodNotStarted")
     pods = f"/api/v1/namespaces/{world.namespace}/pods"
     (pod,) = world.kube.get(pods, labelSelector="serving.argosy.dev/role=colocated")["items"]

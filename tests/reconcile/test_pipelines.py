@@ -64,7 +64,8 @@ def lie(world, spec: dict) -> str:
         wanted = next((e["value"] for e in spec.get("engine", {}).get("env", ())), None)
         if role == "colocated" and env.get("CHANGE") != wanted:
             return f"{pod['metadata']['name']} has {env.get('CHANGE')}, not {wanted}"
-        change = next((part["labels"]["change"] for part in spec.get("pods", ())), None)
+        template = spec.get("routing", {}).get("template", {})
+        change = template.get("metadata", {}).get("labels", {}).get("change")
         if role == "gateway" and pod["metadata"]["labels"].get("change") != change:
             return f"{pod['metadata']['name']} has {pod['metadata']['labels']}, not {change}"
         if role == "gateway" and serves and (said := older(world, pod["metadata"]["name"], spec)):
