@@ -124,7 +124,7 @@ async def engine(
 ) -> AsyncIterator[Server]:
     """Run a simulated engine: a real scheduler, prefix cache and KV port, the times of a preset.
 
-    With TLS nobody awaits that it is ready: its admin port asks for a certificate.
+    With TLS its readiness is not awaited: its admin port asks for a certificate.
     """
     port, admin, kv = free_ports(3)
     words = f"""-m argosy engine serve --model sim:{preset} --served-name {MODEL} --role {role}
