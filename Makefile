@@ -115,7 +115,7 @@ test: ## what CI runs: checks, unit tests, torch, the main paths on a real clust
 	@$(MAKE) --no-print-directory $(VENV)/.all
 	@$(MAKE) --no-print-directory -j 2 binaries check verify test-torch
 	$(PY) -m pytest -n 4 -m "not cluster and not torch and not long" --forbid-skips
-	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not long and not epp" --forbid-skips $(call marked,cluster)
+	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not long" --forbid-skips $(call marked,cluster)
 
 .PHONY: test-all
 test-all: test ## what CI runs and the rest: all faults on a real cluster, long properties
@@ -180,8 +180,3 @@ deflake: $(VENV)/.dev ## two thousand new examples of each property: 6 min (DEFL
 		-m "not cluster and not torch and not helm" \
 		$(or $(DEFLAKE),$$(grep -rlE --include='test_*.py' '@given|stateful' tests))
 
-.PHONY: test-epp
-test-epp: $(VENV)/.bench ## the real Envoy and endpoint picker before a fleet: 2 min, and 3 to build the picker
-	$(PY) -m local.cluster build
-	$(PY) -m local.cluster.picker
-	$(PY) -m pytest -m epp --forbid-skips tests/e2e/test_epp.py

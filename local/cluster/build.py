@@ -13,6 +13,7 @@ import contextlib
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import re
 import select
@@ -96,7 +97,7 @@ DOWNLOAD_MB = 150
 
 def is_ours(name: str) -> bool:
     """Whether an entry of the cache's folder was made by Argosy (also by local/weights)."""
-    ours = ("cluster", "downloads", "go-toolchain", "models", "picker", "tools")
+    ours = ("cluster", "downloads", "go-toolchain", "models", "tools")
     return name in ours or name.startswith("lock.")
 
 
@@ -149,6 +150,25 @@ def _go_env() -> dict[str, str]:
         "GOAMD64": "v1",
     }
     return {**os.environ, **fixed}
+
+
+def released(module: str, version: str, checksum: str) -> Path:
+    """Return the folder with a Go module's content as it was released, fetched once.
+
+    `checksum` is that of the content, as go.sum files have it. Raises BuildError.
+    """
+    go = find_go()
+    if go is None:
+        raise BuildError("no Go is new enough here: run python -m local.cluster build first")
+    words = [go, "mod", "download", "-json", f"{module}@{version}"]
+    env = _go_env() | {"GOSUMDB": "off"}  # the checksum is compared with ours
+    done = subprocess.run(words, env=env, capture_output=True, text=True)
+    if done.returncode:
+        raise BuildError(f"go mod download {module}: {done.stderr[-2000:]}{done.stdout[-500:]}")
+    found = json.loads(done.stdout)
+    if found["Sum"] != checksum:
+        raise BuildError(f"{module}@{version} has the checksum {found['Sum']}, not {checksum}")
+    return Path(found["Dir"])
 
 
 @functools.cache

@@ -35,22 +35,16 @@ def defaulted(schema: Json, value: Json) -> Json:
     return value
 
 
-def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> list[tuple[str, str]]:
-    """(path, sentence) of everything that the schema refuses in a defaulted value of right type.
-
-    `old` is the scalar that an update would replace. Without it, rules about updates do not count.
-    """
+def refusals(schema: Json, value: Json, path: str = "") -> list[tuple[str, str]]:
+    """Return (path, sentence) of all that the schema refuses in a new, defaulted object."""
     rules = [
         # Of a new object there is no old one to spare.
         rule | {"rule": rule["rule"].partition(" || (oldSelf.hasValue()")[0]}
         for rule in schema.get("x-kubernetes-validations", [])
-        if old is not None or rule.get("optionalOldSelf") or "oldSelf" not in rule["rule"]
     ]
     found = []
     if rules:
-        broken = _broken(
-            tuple(rule["rule"] for rule in rules), dumps(value), None if old is None else dumps(old)
-        )
+        broken = _broken(tuple(rule["rule"] for rule in rules), dumps(value))
         found = [
             (path + rule.get("fieldPath", ""), rule["message"])
             for rule in rules
@@ -78,14 +72,13 @@ def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> lis
 
 
 @cache
-def _broken(rules: tuple[str, ...], value: str, old: str | None) -> frozenset[str]:
+def _broken(rules: tuple[str, ...], value: str) -> frozenset[str]:
     """Those of the rules of one place that a value breaks. Values are JSON.
 
     It is kept: to evaluate CEL takes long, and most places of generated objects have their
     defaults.
     """
-    seen = {"self": value} | ({} if old is None else {"oldSelf": old})
-    seen = {name: celpy.json_to_cel(loads(one)) for name, one in seen.items()}
+    seen = {"self": celpy.json_to_cel(loads(value))}
     return frozenset(rule for rule in rules if not _program(rule).evaluate(seen))
 
 

@@ -26,10 +26,6 @@ def _typed(*types: Any) -> dict[str, Any]:
     return {"roles": {"colocated": {"gpuTypes": list(types)}}}
 
 
-_OPEN = {"verifyPeers": False, "networkPolicy": False}
-POOL: dict[str, Any] = {"routing": {"gateway": "epp"}, "security": _OPEN}
-"""A fleet behind a gateway of the cluster: with nothing else it is accepted."""
-
 H100: dict[str, Any] = {"name": "h100", "costPerHour": "4.10"}
 TIMES = {
     "prefillBaseMs": "3.92",
@@ -99,15 +95,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         },
         "bad",
         "or write engine.type: argosy",
-    ),
-    "SGLang with two names behind a gateway of the cluster": (
-        {
-            **POOL,
-            "model": {"uri": "pvc://models/m", "servedNames": ["a", "b"]},
-            "engine": {"type": "sglang", "image": "sgl:1"},
-        },
-        "bad",
-        "write one name in model.servedNames",
     ),
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
     "wrong policy": ({"autoscaling": {"policy": "goodput"}}, "bad", "Goodput"),
@@ -275,46 +262,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "or leave roleFlip out",
     ),
-    "a pool of prefill and decode pods": (
-        POOL | {"mode": "disaggregated"},
-        "bad",
-        "write mode: colocated",
-    ),
-    "an SLO that nobody measures": (
-        POOL | _slo(),
-        "bad",
-        "leave slo out, and write autoscaling.policy: External",
-    ),
-    "a pool whose pods ask for tokens": (
-        POOL | {"security": {"networkPolicy": False}},
-        "bad",
-        "write verifyPeers: false and networkPolicy: false",
-    ),
-    "a pool whose gateway no policy admits": (
-        POOL | {"security": {"verifyPeers": False}},
-        "bad",
-        "by a NetworkPolicy of your own",
-    ),
-    "a pool whose pods ask for certificates": (
-        POOL | {"security": _OPEN | {"tls": {"secretName": "chat-tls"}}},
-        "bad",
-        "leave tls out",
-    ),
-    "a pool whose streams would move": (
-        POOL | {"drain": {"mode": "migrate"}},
-        "bad",
-        "write finish",
-    ),
-    "a fleet at zero without a gateway of Argosy": (
-        POOL | {"autoscaling": {"scaleToZero": {}}},
-        "bad",
-        "leave autoscaling.scaleToZero out",
-    ),
-    "a number of gateways where there is no gateway of Argosy": (
-        POOL | {"routing": {"gateway": "epp", "autoscaling": {"min": 2, "max": 4}}},
-        "bad",
-        "routing.autoscaling is about Argosy's gateway pods",
-    ),
     "advice of a policy that decides nothing": (
         {"autoscaling": {"policy": "None", "advisory": True}},
         "bad",
@@ -345,7 +292,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write a duration from 5s to 168h",
     ),
-    "a gateway that does not exist": ({"routing": {"gateway": "envoy"}}, "bad", "argosy"),
     "prefill and decode over GPUs that do not divide": (
         {
             "mode": "disaggregated",

@@ -14,7 +14,7 @@ import yaml
 
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from local.cluster.picker import released
+from local.cluster.build import released
 from local.demo.kube import Kube
 from tests.api.refused import LISTS, REFUSED, manifest
 

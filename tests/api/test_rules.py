@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from argosy_operator.api.crd.definition import serving_deployments
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, refusals, schema_of
-from tests.api.refused import POOL, REFUSED, manifest
+from tests.api.refused import REFUSED, manifest
 
 SCHEMA = schema_of(serving_deployments())
 
@@ -86,7 +86,6 @@ specs = st.fixed_dictionaries(
             queueTimeout=spans,
             shedTtftPercent=mostly(100, bad=[0]),
             queue=mostly("none", "deadline", bad=["lifo"]),
-            gateway=mostly("argosy", "epp", bad=["envoy"]),
             autoscaling=some(
                 policy=mostly("CPU", "External", bad=["Cpu"]),
                 min=mostly(1, 2, bad=[0, 9]),
@@ -164,20 +163,6 @@ def test_weights_over_two_gpus_are_accepted_in_engines_that_hand_nothing_over():
     thing = manifest({"model": {"uri": "pvc://models/llama"}, "roles": {"colocated": split}})
     assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
     assert ServingDeployment.model_validate(thing).spec.role("colocated").parallelism.tensor == 2
-
-
-def test_a_fleet_behind_a_gateway_of_the_cluster_says_that_its_engines_are_open():
-    thing = manifest(POOL)
-    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
-    assert ServingDeployment.model_validate(thing).spec.picks_by_pool
-
-
-@pytest.mark.parametrize(("before", "after"), [("argosy", "epp"), ("epp", "argosy")])
-def test_the_gateway_of_a_live_fleet_does_not_change(before, after):
-    gateway = SCHEMA["properties"]["spec"]["properties"]["routing"]["properties"]["gateway"]
-    ((_, sentence),) = refusals(gateway, after, old=before)
-    assert "make a second fleet" in sentence
-    assert refusals(gateway, before, old=before) == []
 
 
 def test_an_slo_needs_both_numbers():

@@ -22,11 +22,10 @@ import yaml
 from argosy_operator.api.crd.definition import definitions
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.template import PodTemplate
-from argosy_operator.cli.images import DEFAULT_PICKER
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.webhook import NAME
-from argosy_operator.render import gateway, pool, workload
+from argosy_operator.render import gateway, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.models import fetch
 from argosy_operator.shell.webhook.serve import PATH
@@ -192,27 +191,6 @@ def test_the_operator_may_write_every_kind_that_is_rendered():
         listed = () if child["kind"] == "ConfigMap" else ("list",)
         for verb in ("get", "create", "patch", *listed):
             assert (*plurals[child["kind"]], verb) in allowed
-
-
-def test_the_operator_may_make_a_pool_and_holds_what_it_gives_to_pickers():
-    allowed = granted(rules_of(rendered()))
-    one = fleet(
-        mode="colocated",
-        routing={"gateway": "epp"},
-        security={"verifyPeers": False, "networkPolicy": False},
-    )
-    (role,) = [o for o in pool.objects(one, IMAGES) if o["kind"] == "Role"]
-    assert granted(role["rules"]) <= allowed
-    group = "inference.networking.k8s.io"
-    assert {v for g, r, v in allowed if (g, r) == (group, "inferencepools")} == {
-        *("get", "list", "watch", "create", "patch")
-    }
-
-
-def test_the_pickers_image_is_the_values():
-    assert operator_args(rendered())["--endpoint-picker-image"] == DEFAULT_PICKER
-    mirrored = operator_args(rendered("mirrored-values.yaml"))
-    assert mirrored["--endpoint-picker-image"] == "mirror.example/epp:1"
 
 
 def test_the_operator_may_only_list_the_sets_by_which_it_knows_its_pods():

@@ -13,11 +13,10 @@ from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from tests.shell.store import Store
 
-IMAGES = Images(engine="engine:1", gateway="gateway:1", picker="picker:1", fetch="fetch:1")
+IMAGES = Images(engine="engine:1", gateway="gateway:1", fetch="fetch:1")
 NEVER_BUILT = Images(
     engine="engine:default",
     gateway="gateway:default",
-    picker="picker:default",
     fetch="fetch:default",
 )
 
@@ -92,18 +91,8 @@ async def test_the_images_are_those_of_the_fleets_deployments_not_the_commands_d
     store = Store()
     await reconciled(store)
     run = await ran(store)
-    assert run.images == replace(IMAGES, picker="picker:default", fetch="fetch:default")
+    assert run.images == replace(IMAGES, fetch="fetch:default")
     assert "engine image engine:1" in dry_run_output(run, "text")
-
-
-async def test_the_pickers_image_is_that_of_the_fleets_picker() -> None:
-    store = Store()
-    security = {"verifyPeers": False, "networkPolicy": False}
-    store.edit(routing={"gateway": "epp"}, security=security)
-    await reconciled(store)
-    run = await ran(store)
-    assert run.images == replace(IMAGES, gateway="gateway:default", fetch="fetch:default")
-    assert run.plan.actions == ()
 
 
 async def test_a_job_that_fetches_the_model_is_not_made_again_for_the_commands_image() -> None:

@@ -24,8 +24,7 @@ def test_every_port_has_its_threats() -> None:
     titles = " ".join(re.findall(r"^### (.+)$", TEXT, re.M))
     engine = (names.API_PORT, names.ADMIN_PORT, names.KV_PORT)
     gateway = (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
-    picker = (names.PICKER_PORT, names.PICKER_HEALTH_PORT, names.PICKER_METRICS_PORT)
-    for port in (*engine, *names.UCX_PORTS, *gateway, *picker):
+    for port in (*engine, *names.UCX_PORTS, *gateway):
         assert re.search(rf"\b{port}\b", titles), f"no part of SECURITY.md is about port {port}"
     assert "The operator" in titles
 

@@ -10,7 +10,6 @@ from argosy_operator.render.images import Images
 IMAGES = Images(
     engine="registry.example/engine:1",
     gateway="registry.example/gateway:1",
-    picker="registry.example/epp:1",
     fetch="registry.example/fetch:1",
 )
 

@@ -57,7 +57,7 @@ class PlainServer:
     handover_ports: Mapping[str, int] = MappingProxyType({})
 
     def args(self, pod: EnginePod) -> list[str]:
-        return ["--model-dir", pod.weights, "--alias", pod.fleet.engine_names[0]]
+        return ["--model-dir", pod.weights, "--alias", pod.fleet.name]
 
     def kv_args(self, _: EnginePod) -> list[str]:
         return []
@@ -289,20 +289,6 @@ def test_the_users_own_name_of_the_user_comes_first(name):
         made = rendered(of_type(name, **spec), OF_TYPE[name])[0]
         values = [one["value"] for one in container(made)["env"] if one["name"] == "USER"]
         assert values == ["theirs" if "template" in spec else "mine"]
-
-
-def test_engines_behind_a_gateway_of_the_cluster_know_all_names_and_ask_for_no_key():
-    """Such a gateway translates no name, and knows no pod's uid."""
-    one = of_type(
-        "vllm",
-        model={"uri": "pvc://models/m", "servedNames": ["chat", "chat-8b"]},
-        routing={"gateway": "epp"},
-        security={"verifyPeers": False, "networkPolicy": False},
-    )
-    args = container(rendered(one, VLLM)[0])["args"]
-    at = args.index("--served-model-name")
-    assert args[at + 1 : at + 4] == ["chat", "chat-8b", "--port"]
-    assert "--api-key" not in args
 
 
 def test_the_api_refuses_exactly_our_kinds_own_flags_and_the_engine_knows_them(capsys):

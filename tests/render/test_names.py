@@ -45,12 +45,10 @@ def test_two_fleets_never_share_a_child(one, other, revision):
 
 
 HUB = {"uri": "hf://org/tiny@main", "fetch": {"size": "1Gi"}}
-OPEN = {"verifyPeers": False, "networkPolicy": False}
 SPECS: dict[str, dict[str, Any]] = {
     "disaggregated": {},
     "fetched": {"model": HUB},
     "scaled gateways": {"mode": "colocated", "routing": {"autoscaling": {"max": 9}}},
-    "picked": {"mode": "colocated", "routing": {"gateway": "epp"}, "security": OPEN},
 }
 
 

@@ -17,7 +17,7 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.ownership import differences
 from argosy_operator.core.snapshot.pods import Pod, pod_of
 from argosy_operator.core.snapshot.revision import fields, revision
-from argosy_operator.render import gateway, peers, pool, workload
+from argosy_operator.render import gateway, peers, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from argosy_operator.render.models import fetch
@@ -99,7 +99,7 @@ def front(one: Any, images: Images = IMAGES) -> Any:
 
 
 def installed(**spec: Any) -> Images:
-    return Images("e:1", "g:1", "p:1", template=PodTemplate(spec=spec), fetch="f:1")
+    return Images("e:1", "g:1", template=PodTemplate(spec=spec), fetch="f:1")
 
 
 def revision_of(**spec: Any) -> str:
@@ -395,35 +395,30 @@ def test_children_carry_the_labels_that_kubernetes_recommends() -> None:
         selector = json.dumps(child.get("spec", {}).get("selector", {}))
         assert "app.kubernetes.io" not in selector
     fetched = fleet(model={"uri": "hf://org/tiny@main", "fetch": {"size": "1Gi"}})
-    picker = next(o for o in pool.objects(one, IMAGES) if o["kind"] == "Deployment")
     job = fetch.job(fetched, IMAGES)
     assert job is not None
     components = {}
-    for child in (engine(one), front(one), picker, job):
+    for child in (engine(one), front(one), job):
         labels = template(child)["metadata"]["labels"]
         assert labels.items() >= recommended.items()
         components[child["metadata"]["name"]] = labels["app.kubernetes.io/component"]
     assert components == {
         "chat-decode-00000000": "engine",
         "chat-gateway": "gateway",
-        "chat-picker": "endpoint-picker",
         "chat-fetch": "fetch",
     }
 
 
-@pytest.mark.parametrize("of", ["gateway", "picker"])
-def test_pods_from_before_the_recommended_labels_get_them_with_their_next_image(of: str) -> None:
+def test_pods_from_before_the_recommended_labels_get_them_with_their_next_image() -> None:
     one = fleet()
 
     def made(images: Images, live: Any = None) -> Any:
-        found = (gateway if of == "gateway" else pool).objects(one, images, live=live)
+        found = gateway.objects(one, images, live=live)
         return next(o for o in found if o["kind"] == "Deployment")
 
     before = made(IMAGES)
-    for label in set(names.recommended("chat", of)) - {names.MANAGED_BY}:
+    for label in set(names.recommended("chat", "gateway")) - {names.MANAGED_BY}:
         del template(before)["metadata"]["labels"][label]
     assert template(made(IMAGES, before)) == template(before)
-    after = template(made(IMAGES.having({of: "another:2"}), before))
-    assert after["metadata"]["labels"]["app.kubernetes.io/component"] == (
-        "gateway" if of == "gateway" else "endpoint-picker"
-    )
+    after = template(made(IMAGES.having({"gateway": "another:2"}), before))
+    assert after["metadata"]["labels"]["app.kubernetes.io/component"] == "gateway"

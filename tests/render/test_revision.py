@@ -178,9 +178,8 @@ ADDED = [
         {"model": "sim://x", "tensor": {"prefill": 1, "decode": 2}},
     ),
     (
-        {"mode": "colocated", "routing": {"gateway": "epp"}, "security": ALONE},
+        {"mode": "colocated", "security": ALONE},
         {
-            "gateway": "epp",
             "verifyPeers": False,
             "roles": {"colocated": {"gpu": 1}},
             "kvTransfer": None,
@@ -273,17 +272,7 @@ def test_a_deployment_that_says_nothing_about_drains_follows_the_spec(live):
     assert drain_timeout_s(fleet(drain={"timeout": "76500ms"}), live) == 77
 
 
-def test_a_rename_makes_a_revision_only_where_clients_ask_the_engines_themselves():
+def test_a_rename_makes_no_revision():
     uri = "pvc://models/some/model"
     named = {"model": {"uri": uri, "servedNames": ["a", "b"]}}
     assert revision_of(**named) == revision_of()
-    picked = {
-        "mode": "colocated",
-        "routing": {"gateway": "epp"},
-        "security": {"verifyPeers": False, "networkPolicy": False},
-    }
-    one, two = revision_of(**picked), revision_of(**picked, **named)
-    assert one != two != revision_of(**picked, model={"uri": uri, "servedNames": ["a"]})
-    engine = deployment(fleet(**picked, **named), "colocated")
-    args = engine["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert args[2:5] == ["--served-name", "a", "b"]

@@ -149,7 +149,6 @@ def test_engines_run_the_users_image_or_else_the_operators(engine: Any, image: s
     images = Images(
         engine="operators/default:1",
         gateway="registry.example/gateway:1",
-        picker="p:1",
         fetch="f:1",
     )
     made = workload.deployment(EnginePod.of(fleet(engine=engine), "decode", REVISION, images))

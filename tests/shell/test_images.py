@@ -16,8 +16,8 @@ from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from tests.shell.store import Store
 
-OLD = Images(engine="engine:1", gateway="gateway:1", picker="picker:1", fetch="fetch:1")
-NEW = Images(engine="engine:2", gateway="gateway:2", picker="picker:2", fetch="fetch:2")
+OLD = Images(engine="engine:1", gateway="gateway:1", fetch="fetch:1")
+NEW = Images(engine="engine:2", gateway="gateway:2", fetch="fetch:2")
 KEY = ("ns", "chat")
 PARKED = {"colocated": {"replicas": {"min": 1, "max": 4}}}
 
@@ -114,7 +114,7 @@ async def test_a_fleet_that_goes_over_to_another_engine_takes_gateways_that_know
     assert images_of(store) == {"mine:1", "vllm:1", "gateway:2"}
     old = next(name for name in engines_of(store) if image_of(store, name) == "mine:1")
     del store.objects["Deployment", old]
-    latest = Images(engine="engine:3", gateway="gateway:3", picker="picker:3", fetch="fetch:3")
+    latest = Images(engine="engine:3", gateway="gateway:3", fetch="fetch:3")
     await rounds(store, latest)
     assert images_of(store) == {"vllm:1", "gateway:2"}
 

@@ -23,7 +23,6 @@ RED, BLUE = "red/argosy-operator", "blue/argosy-operator"
 OTHERS = Images(
     "engine:2",
     "gateway:2",
-    "picker:2",
     PodTemplate(metadata={"labels": {"installed": "blue"}}),
     fetch="fetch:2",
 )

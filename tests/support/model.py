@@ -45,7 +45,7 @@ from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Observed, compose
 from tests.support.replica_sets import COST, removed_first
 
-IMAGES = Images(engine="engine:1", gateway="gateway:1", picker="picker:1", fetch="fetch:1")
+IMAGES = Images(engine="engine:1", gateway="gateway:1", fetch="fetch:1")
 ISSUER = Issuer(
     url="https://kubernetes.default.svc",
     keys=({"kid": "one", "kty": "RSA", "n": "AQAB", "e": "AQAB"},),

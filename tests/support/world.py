@@ -36,7 +36,7 @@ TIMEOUT = "serving.argosy.dev/drain-timeout-s"
 ORDER_S = 60.0  # an order to drain; designs/0001-seams.md
 START_S = 2.0
 AGAIN_S = 1.0
-IMAGES = Images("engine:1", "gateway:1", "picker:1", fetch="fetch:1")
+IMAGES = Images("engine:1", "gateway:1", fetch="fetch:1")
 RESTS_S = 400.0  # longer than the operator rests without an event
 
 

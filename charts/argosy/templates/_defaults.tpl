@@ -6,7 +6,6 @@
     "gateway": "",
     "engine": "",
     "fetch": "",
-    "endpointPicker": "registry.k8s.io/gateway-api-inference-extension/epp:v1.2.1",
     "pullSecrets": []
   },
   "podTemplate": {

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from local.cluster import picker
 from local.cluster.layout import SOURCE
 
 TEMPLATE = Path(__file__).with_name("images.json")
@@ -20,7 +19,6 @@ def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any
         "base_python": sys.base_prefix,
         "source": str(SOURCE),
         "bin": str(bin_dir),
-        "picker": str(picker.folder()),
     }
     entries: dict[str, dict[str, Any]] = {}
     for file in (TEMPLATE, extra):

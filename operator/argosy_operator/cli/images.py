@@ -7,8 +7,6 @@ if TYPE_CHECKING:
     from argosy_operator.render.images import Images
 
 DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
-DEFAULT_PICKER = "registry.k8s.io/gateway-api-inference-extension/epp:v1.2.1"
-"""The reference endpoint picker. What its flags are is in render/pool.py."""
 DEFAULT_FETCH = f"ghcr.io/argosy-serving/fetch:{version('argosy')}"
 DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
 
@@ -17,4 +15,4 @@ def default_images() -> "Images":
     """All of them, with the defaults of pods that an operator has whose chart sets none."""
     from argosy_operator.render.images import Images
 
-    return Images(DEFAULT_ENGINE, DEFAULT_GATEWAY, DEFAULT_PICKER, fetch=DEFAULT_FETCH)
+    return Images(DEFAULT_ENGINE, DEFAULT_GATEWAY, fetch=DEFAULT_FETCH)

@@ -18,7 +18,6 @@ from argosy_operator.cli.images import (
     DEFAULT_ENGINE,
     DEFAULT_FETCH,
     DEFAULT_GATEWAY,
-    DEFAULT_PICKER,
 )
 
 _NAMESPACE_BUDGET = re.compile("(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=(?P<gpus>[0-9]{1,6})")
@@ -63,9 +62,6 @@ PrometheusAllow = Annotated[
 ]
 EngineImage = Annotated[str, typer.Option(help="Image of engines without spec.engine.image.")]
 GatewayImage = Annotated[str, typer.Option(help="Image of the fleets' gateways.")]
-EndpointPickerImage = Annotated[
-    str, typer.Option(help="Image of the endpoint pickers of fleets with routing.gateway epp.")
-]
 FetchImage = Annotated[str, typer.Option(help="Image of the Jobs that fetch models.")]
 PodTemplate = Annotated[
     str | None,
@@ -131,7 +127,6 @@ def run(
     prometheus_allow: PrometheusAllow = None,
     engine_image: EngineImage = DEFAULT_ENGINE,
     gateway_image: GatewayImage = DEFAULT_GATEWAY,
-    endpoint_picker_image: EndpointPickerImage = DEFAULT_PICKER,
     fetch_image: FetchImage = DEFAULT_FETCH,
     pod_template: PodTemplate = None,
     lease_namespace: LeaseNamespace = None,
@@ -154,7 +149,7 @@ def run(
     from argosy_operator.shell.telemetry.logs import configure
 
     configure(log_format, log_level, quiet=("kopf", "httpx"))
-    images = (engine_image, gateway_image, endpoint_picker_image, fetch_image)
+    images = (engine_image, gateway_image, fetch_image)
     options = app.Options(
         images=_images(images, pod_template),
         namespace=None if namespace == "all" else namespace,
@@ -179,11 +174,11 @@ def run(
     _end_with(app.run(options), AccessError)
 
 
-def _images(names: tuple[str, str, str, str], template: str | None) -> "Images":
+def _images(names: tuple[str, str, str], template: str | None) -> "Images":
     from argosy_operator.render.images import Images
 
-    engine, gateway, picker, fetch = names
-    return Images(engine, gateway, picker, _pod_template(template), fetch=fetch)
+    engine, gateway, fetch = names
+    return Images(engine, gateway, _pod_template(template), fetch=fetch)
 
 
 def _pod_template(text: str | None) -> "template.PodTemplate":

@@ -42,7 +42,6 @@ PLURALS: dict[str, tuple[str, str]] = {
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "ConfigMap": ("v1", "configmaps"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
-    "InferencePool": ("inference.networking.k8s.io/v1", "inferencepools"),
     "Job": ("batch/v1", "jobs"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),

@@ -25,8 +25,6 @@ class Images:
     engine: str
     """For fleets without spec.engine.image."""
     gateway: str
-    picker: str
-    """The endpoint picker of fleets with `routing.gateway: epp`."""
     template: PodTemplate = field(default_factory=PodTemplate)
     """What the fleets' own templates are laid over."""
     fetch: str = field(kw_only=True)
@@ -38,7 +36,6 @@ class Images:
             self,
             engine=others.get("engine", self.engine),
             gateway=others.get("gateway", self.gateway),
-            picker=others.get("picker", self.picker),
         )
 
 
@@ -50,7 +47,7 @@ def kept(fleet: ServingDeployment, deployments: Iterable[Object], default: Image
     changes a revision, else those of the newest Deployment.
     """
     said = fleet.status.images
-    chosen = {name: str(getattr(default, name)) for name in ("engine", "gateway", "picker")}
+    chosen = {name: str(getattr(default, name)) for name in ("engine", "gateway")}
     newest_first = sorted(deployments, key=_made_at, reverse=True)
     revisions = {d["metadata"].get("labels", {}).get(names.REVISION) for d in newest_first}
     for container in chosen:
@@ -101,21 +98,14 @@ def taken(
 
 def shown(fleet: ServingDeployment, images: Images) -> dict[str, str]:
     """The images that the fleet's pods are rendered with, by container."""
-    front = _front(fleet)
-    return {"engine": fleet.spec.engine.image or images.engine, front: getattr(images, front)}
+    return {"engine": fleet.spec.engine.image or images.engine, "gateway": images.gateway}
 
 
 def newer(fleet: ServingDeployment, used: Images, default: Images) -> dict[str, str]:
     """The operator's default images that the fleet does not have, by container."""
-    front = _front(fleet)
-    asked = (front,) if fleet.spec.engine.image else ("engine", front)
+    asked = ("gateway",) if fleet.spec.engine.image else ("engine", "gateway")
     others = {name: getattr(default, name) for name in asked}
     return {name: image for name, image in others.items() if image != getattr(used, name)}
-
-
-def _front(fleet: ServingDeployment) -> str:
-    """The container that sends requests to the engines."""
-    return "picker" if fleet.spec.picks_by_pool else "gateway"
 
 
 def _image(deployment: Object, container: str) -> str:

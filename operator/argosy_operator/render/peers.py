@@ -41,7 +41,7 @@ class Callers:
         engines, gateways = set[str](), set[str]()
         for pod in pods:
             if pod.running and pod.account:
-                (gateways if pod.role in names.FRONT_ROLES else engines).add(pod.account)
+                (gateways if pod.role == names.GATEWAY_ROLE else engines).add(pod.account)
         for role, _ in fleet.spec.active_roles():
             asked = account_of(template_of(fleet, role, images.template))
             engines.add(asked or names.engine_account(fleet.name))

@@ -72,7 +72,7 @@ def installed_by_gateways(deployments: Iterable[Object], now: PodTemplate) -> Po
     """Return the template of the installation as a fleet's gateways note it, `now` without any."""
     for deployment in deployments:
         role = (deployment["metadata"].get("labels") or {}).get(names.ROLE)
-        if role in names.FRONT_ROLES:
+        if role == names.GATEWAY_ROLE:
             return installed_with(deployment, now)
     return now
 

@@ -12,7 +12,6 @@ from argosy_operator.api.v1alpha1.roles import NVIDIA
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.render.common import (
-    DEREGISTER_S,
     GRACE_MARGIN_S,
     container_security,
     http_probe,
@@ -104,12 +103,11 @@ def _fields_of_spec(pod: EnginePod) -> Object:
 
 def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
     lease_s = pod.fleet.spec.kv_transfer.lease_seconds if pod.disaggregated else 0
-    left_s = DEREGISTER_S if pod.fleet.spec.picks_by_pool else 0
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "terminationGracePeriodSeconds": left_s + pod.drain_s + lease_s + GRACE_MARGIN_S,
+        "terminationGracePeriodSeconds": pod.drain_s + lease_s + GRACE_MARGIN_S,
         "topologySpreadConstraints": spread(names.selector(pod.fleet.name, pod.role, pod.revision)),
         "containers": [_container(pod, kind)],
         "volumes": _volumes(pod),
@@ -129,9 +127,7 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
     spec, ready, live = pod.fleet.spec, kind.ready, kind.live
     kv_args = kind.kv_args(pod) if pod.disaggregated else []
     ports = {**kind.ports, **(kind.handover_ports if pod.disaggregated else {})}
-    # The picker needs a moment to see the deletion. Until SIGTERM the engine takes requests.
-    sleep = {"lifecycle": {"preStop": {"sleep": {"seconds": DEREGISTER_S}}}}
-    return (sleep if spec.picks_by_pool else {}) | {
+    return {
         "name": names.ENGINE_CONTAINER,
         "image": pod.image,
         "command": list(kind.command),

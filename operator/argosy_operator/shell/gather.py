@@ -73,7 +73,7 @@ from argosy_operator.ports.protocols import (
     NoTrust,
     TrustSource,
 )
-from argosy_operator.render import gateway, learnt, network, peers, pool, role, workload
+from argosy_operator.render import gateway, learnt, network, peers, role, workload
 from argosy_operator.render.common import noted, standing
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images, shown, taken
@@ -316,13 +316,11 @@ async def _named(
         cluster.get(kind, namespace, names.peers(name)),
         cluster.get(kind, namespace, names.settings(name)),
         _learnt(cluster, fleet, memory),
-        _pool(cluster, fleet),
     )
     keys = (
         (kind, names.peers(name)),
         (kind, names.settings(name)),
         (kind, names.learnt(name)),
-        ("InferencePool", names.pool(name)),
     )
     return {key: child for key, child in zip(keys, found, strict=True) if child is not None}
 
@@ -340,7 +338,7 @@ async def _service(
     """The Service to which the fleet's address leads, if no list has it: a stranger's carries no
     label of ours, and clients reach it all the same."""
     key = ("Service", fleet.name)
-    if fleet.spec.picks_by_pool or key in listed:
+    if key in listed:
         return {}
     found = await cluster.get("Service", fleet.namespace, fleet.name)
     return {} if found is None else {key: found}
@@ -357,13 +355,6 @@ async def _fetching(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey
     return {key: obj for key, obj in zip(keys, found, strict=True) if obj is not None}
 
 
-async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:
-    """By its name, and only for a fleet that has one: most clusters do not know the kind."""
-    if not fleet.spec.picks_by_pool:
-        return None
-    return await cluster.get("InferencePool", fleet.namespace, names.pool(fleet.name))
-
-
 def _loaded(pods: tuple[Pod, ...], memory: LoopMemory) -> list[Pod]:
     """Engine pods of which this round must know how busy they are."""
     return [
@@ -372,7 +363,7 @@ def _loaded(pods: tuple[Pod, ...], memory: LoopMemory) -> list[Pod]:
         if pod.ip
         and pod.started
         and pod.alive
-        and pod.role not in names.FRONT_ROLES
+        and pod.role != names.GATEWAY_ROLE
         and (pod.draining or memory.ask_loads)
     ]
 
@@ -423,7 +414,7 @@ def fleet_pods(pods: tuple[Pod, ...], said: Iterable[GatewayLoad | None] = ()) -
         ready_gateways=ready,
         readings=tuple(load.reading for load in said if load is not None and load.reading),
         closed=bool(gateways) and not ready,
-        engines=frozenset(pod.name for pod in pods if pod.role not in names.FRONT_ROLES),
+        engines=frozenset(pod.name for pod in pods if pod.role != names.GATEWAY_ROLE),
     )
 
 
@@ -467,9 +458,6 @@ def _front(
     *,
     shows_token: bool,
 ) -> list[Object]:
-    if fleet.spec.picks_by_pool:
-        picker = ("Deployment", names.picker(fleet.name))
-        return pool.objects(fleet, images, live=owned.get(picker))
     front = names.gateway(fleet.name)
     live = owned.get(("Deployment", front))
     account = gateway.account_of(owned.get(("ServiceAccount", front)), live)

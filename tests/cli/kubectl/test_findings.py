@@ -14,8 +14,6 @@ from argosy_operator.cli.images import DEFAULT_FETCH, DEFAULT_GATEWAY
 from argosy_operator.cli.kubectl.app import main
 from argosy_operator.cli.kubectl.documents import documents
 from argosy_operator.cli.kubectl.findings import findings
-from argosy_operator.cli.kubectl.values import with_values
-from argosy_operator.render.images import Images
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -259,12 +257,6 @@ def test_render_of_a_model_that_is_fetched_says_why_there_are_no_engines(
     assert "mirror/fetch:2" in run("render", hub, "--fetch-image", "mirror/fetch:2")[1]
     (tmp_path / "f").write_text(FLEET)
     assert run("render", str(tmp_path / "f"))[2] == ""
-
-
-def test_the_image_of_the_endpoint_picker_is_the_values_own() -> None:
-    default = Images("e", "g", "p", fetch="f")
-    assert with_values(default, {"images": {"endpointPicker": "mirror/p:2"}}).picker == "mirror/p:2"
-    assert with_values(default, {}).picker == "p"
 
 
 VALUES = """images: {engine: mirror/engine:2, gateway: "", fetch: mirror/fetch:2}

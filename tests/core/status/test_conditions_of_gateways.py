@@ -97,18 +97,6 @@ ROWS = [
             "GatewayScalingActive": "True AsSpecified",
         },
     ),
-    Row(
-        "a fleet with a pool has no gateways",
-        World(
-            {
-                "mode": "colocated",
-                "routing": {"gateway": "epp"},
-                "security": {"verifyPeers": False, "networkPolicy": False},
-            },
-            pods=(ENGINE, pod("endpoint-picker", revision="")),
-        ),
-        {"GatewayScalingActive": "False PolicyNone", "PeersVerified": "False VerificationOff"},
-    ),
 ]
 
 

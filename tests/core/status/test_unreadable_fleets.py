@@ -79,15 +79,10 @@ def test_a_spec_that_cannot_be_read_is_stalled_while_its_pods_serve() -> None:
         ),
         (standing(*PAIR, disaggregated=True), "True InvalidSpec", SAYS),
         (standing(*PAIR[1:], disaggregated=True), "True NoPrefill", "no prefill pod is ready"),
-        (
-            standing(pod("colocated"), pod("endpoint-picker"), service=None, needs_service=False),
-            "True InvalidSpec",
-            SAYS,
-        ),
     ],
     ids=[
         "not ready", "no pods", "no gateway", "no Service", "a stranger's Service", "a pair",
-        "decode alone", "a pool",
+        "decode alone",
     ],
 )  # fmt: skip
 def test_ready_says_whether_a_fleet_answers_whose_spec_cannot_be_read(

@@ -17,7 +17,7 @@ from argosy_law.slo import Errors
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, Create, ErrorKind, Outcome, target
-from argosy_operator.core.snapshot.names import FIELD_MANAGER, FRONT_ROLES, SETTINGS_KEY
+from argosy_operator.core.snapshot.names import FIELD_MANAGER, GATEWAY_ROLE, SETTINGS_KEY
 from argosy_operator.core.snapshot.objects import child_key
 from argosy_operator.core.snapshot.pods import (
     FailingPair,
@@ -256,7 +256,7 @@ def _stored(world: World, obj: Any) -> Any:
     replicas = {"Deployment": world.deployed, "ServingRole": world.wanted}.get(obj["kind"], {})
     if role in replicas:
         stored["spec"] = obj["spec"] | {"replicas": replicas[role]}
-    if obj["kind"] == "Deployment" and role in FRONT_ROLES:
+    if obj["kind"] == "Deployment" and role == GATEWAY_ROLE:
         replicas = obj["spec"]["replicas"]
         whole = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
         stored["metadata"] = meta | {"generation": GENERATION}

@@ -320,7 +320,7 @@ def test_a_revision_that_a_new_operator_renders_is_no_deployment_that_was_gone(
     before = engine(model)
     monkeypatch.setattr(
         "tests.support.model.IMAGES",
-        Images(engine="engine:2", gateway="g:1", picker="p:1", fetch="f:1"),
+        Images(engine="engine:2", gateway="g:1", fetch="f:1"),
     )
     planned = plan(model.snapshot())
     created = [a.obj["metadata"]["name"] for a in planned.actions if isinstance(a, Create)]

@@ -8,11 +8,6 @@ whose first part is generated from the texts here; the others are rows of
 from enum import StrEnum, unique
 
 # What a person runs to see more of a condition. Words in capitals are placeholders.
-POOLS_MANIFEST = (
-    "https://github.com/kubernetes-sigs/gateway-api-inference-extension/releases/download/v1.2.1/"
-    "manifests.yaml"
-)
-"""CRDs of the Gateway API Inference Extension, of the release of the default endpoint picker."""
 _LEASES = "kubectl get leases -A"
 _SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
 _PODS = "kubectl get pods -n NAMESPACE -l serving.argosy.dev/fleet=NAME -o wide"
@@ -170,13 +165,6 @@ class Reason(StrEnum):
         "the spec is refused",
         "Correct the field that the message names.",
         _SPEC,
-    )
-    POOLS_UNKNOWN = (
-        "InferencePoolsUnknown",
-        "the cluster has no InferencePools, which routing.gateway epp needs",
-        "Install the Gateway API Inference Extension; the operator tries again within a minute.",
-        f"kubectl apply -f {POOLS_MANIFEST}",
-        "kubectl get crd inferencepools.inference.networking.k8s.io",
     )
     FORBIDDEN = (
         "Forbidden",

@@ -69,7 +69,6 @@ _SAME_AMOUNT = (
     f"|| {_PREFILL}.resources.{{0}} == {_DECODE}.resources.{{0}})"
 )
 _AMOUNTS = ("cpu", "memory", "gpuResource")
-_NO_POOL = "self.routing.gateway != 'epp'"
 _RUNS_OR_PARKED = "({0}.replicas.min > 0 || {0}.replicas.max == 0)"
 
 
@@ -148,25 +147,6 @@ class ServingDeploymentSpec(ApiModel):
         """Whether engine pods ask their callers for a token: those of other engines do not."""
         return self.security.verify_peers and self.engine.type == "argosy"
 
-    @property
-    def picks_by_pool(self) -> bool:
-        """Whether the cluster's own gateway serves the fleet, through an InferencePool."""
-        return self.routing.gateway == "epp"
-
-    def pool_has_one_role(self) -> bool:
-        return not self.picks_by_pool or self.mode == "colocated"
-
-    def pool_has_no_slo(self) -> bool:
-        return not self.picks_by_pool or self.slo is None
-
-    def pool_is_open(self) -> bool:
-        security = self.security
-        shut = security.verify_peers or security.network_policy or security.tls is not None
-        return not (self.picks_by_pool and shut)
-
-    def pool_drains_by_finishing(self) -> bool:
-        return not self.picks_by_pool or self.drain.mode == "finish"
-
     def flipped_pods_fit(self) -> bool:
         prefill, decode = self.roles.prefill, self.roles.decode
         return not self.flips_roles or (
@@ -188,9 +168,6 @@ class ServingDeploymentSpec(ApiModel):
         return self.autoscaling.scale_to_zero is None or all(
             role.replicas.min > 0 or role.replicas.max == 0 for _, role in self.active_roles()
         )
-
-    def zero_has_a_gateway(self) -> bool:
-        return not self.picks_by_pool or self.autoscaling.scale_to_zero is None
 
     def budget_covers_minimum(self) -> bool:
         budget = self.autoscaling.gpu_budget.max
@@ -273,13 +250,6 @@ class ServingDeploymentSpec(ApiModel):
             holds=wakes_with_pods,
             message="a fleet wakes from zero with replicas.min pods of each role: with "
             "autoscaling.scaleToZero write replicas.min: 1 or more",
-        ),
-        ValidationRule(
-            field=".autoscaling.scaleToZero",
-            cel=f"{_NO_POOL} || !has(self.autoscaling.scaleToZero)",
-            holds=zero_has_a_gateway,
-            message="requests to a fleet at zero wait in Argosy's gateway, which a fleet with "
-            "routing.gateway epp does not have: leave autoscaling.scaleToZero out",
         ),
         ValidationRule(
             field=".roles",
@@ -374,38 +344,6 @@ class ServingDeploymentSpec(ApiModel):
             message="routing.shedTtftPercent is a percentage of slo.ttft.target: set slo, or leave "
             "it out",
         ),
-        ValidationRule(
-            field=".mode",
-            cel=f"{_NO_POOL} || self.mode == 'colocated'",
-            holds=pool_has_one_role,
-            message="with routing.gateway epp a picker chooses one pod for a whole answer, which "
-            "prefill pods do not give: write mode: colocated",
-        ),
-        ValidationRule(
-            field=".slo",
-            cel=f"{_NO_POOL} || !has(self.slo)",
-            holds=pool_has_no_slo,
-            message="slo is measured by Argosy's gateway, which a fleet with routing.gateway epp "
-            "does not have: leave slo out, and write autoscaling.policy: External to scale by the "
-            "engines' own metrics",
-        ),
-        ValidationRule(
-            field=".security",
-            cel=f"{_NO_POOL} || (!self.security.verifyPeers && !self.security.networkPolicy "
-            "&& !has(self.security.tls))",
-            holds=pool_is_open,
-            message="with routing.gateway epp the callers of engine pods belong to a gateway that "
-            "Argosy does not know and that shows no token of the fleet: write verifyPeers: false "
-            "and networkPolicy: false, leave tls out, and admit only that gateway to port 8000 by "
-            "a NetworkPolicy of your own",
-        ),
-        ValidationRule(
-            field=".drain.mode",
-            cel=f"{_NO_POOL} || self.drain.mode == 'finish'",
-            holds=pool_drains_by_finishing,
-            message="drain.mode migrate is done by Argosy's gateway, which a fleet with "
-            "routing.gateway epp does not have: write finish",
-        ),
     )
 
 
@@ -430,12 +368,6 @@ class ServingDeployment(ApiModel):
     def served_names(self) -> tuple[str, ...]:
         """The names that clients ask for."""
         return tuple(dict.fromkeys(self.spec.model.served_names)) or (self.metadata.name,)
-
-    @property
-    def engine_names(self) -> tuple[str, ...]:
-        """The names that its engines know. Gateways ask them for the first, whatever a client asked
-        for, so that another name makes no new pods."""
-        return self.served_names if self.spec.picks_by_pool else (self.metadata.name,)
 
     @property
     def model_claim(self) -> str | None:

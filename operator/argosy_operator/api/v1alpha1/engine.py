@@ -164,9 +164,8 @@ class Model(ApiModel):
     starts simulated engines, which need neither weights nor GPUs."""
     served_names: Annotated[tuple[ServedName, ...], Field(max_length=16)] = ()
     """The names that clients write in the "model" field of the OpenAI API. Each answer has the name
-    that was asked for. A change restarts no pod, but in a fleet with routing.gateway epp, whose
-    clients ask the engines themselves. To rename a model under traffic, add the new name, have
-    clients use it, then remove the old one. Default: the name of the ServingDeployment."""
+    that was asked for. A change restarts no pod. To rename a model under traffic, add the new name,
+    have clients use it, then remove the old one. Default: the name of the ServingDeployment."""
     fetch: Fetch | None = None
     """How a model of hf:// or s3:// is fetched."""
 
@@ -289,11 +288,6 @@ def _ours(spec: Any) -> bool:
     return engine.type == "argosy"
 
 
-def _knows_its_names(spec: Any) -> bool:
-    engine: Engine = spec.engine
-    return engine.type != "sglang" or not spec.picks_by_pool or len(spec.model.served_names) < 2
-
-
 _OURS = "self.engine.type == 'argosy'"
 
 TYPE_RULES = (
@@ -333,14 +327,6 @@ TYPE_RULES = (
         "pods of vLLM would idle and SGLang would refuse every request: with engine.type vllm or "
         "sglang write mode: colocated, or write engine.type: argosy",
         spares_old=True,
-    ),
-    ValidationRule(
-        field=".model.servedNames",
-        cel="self.engine.type != 'sglang' || self.routing.gateway != 'epp' || "
-        "!has(self.model.servedNames) || size(self.model.servedNames) < 2",
-        holds=_knows_its_names,
-        message="SGLang knows one name, and clients of routing.gateway epp ask it themselves: "
-        "write one name in model.servedNames",
     ),
 )
 """What fleets of other engines cannot have. Rules of the spec."""

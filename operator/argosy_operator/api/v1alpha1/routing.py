@@ -6,16 +6,9 @@ from pydantic import Field
 
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
-from argosy_operator.api.fixed import Fixed
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
 from argosy_operator.api.v1alpha1.template import PodTemplate
-
-FIXED = Fixed(
-    "routing.gateway cannot change on a live fleet, because its clients must go to another address:"
-    " make a second fleet with the other gateway, move the clients, then delete this one"
-)
-
 
 FEWEST_GATEWAYS = 2
 """routing.autoscaling.min where it is not written."""
@@ -84,11 +77,6 @@ class GatewayAutoscaling(ApiModel):
 class Routing(ApiModel):
     """The fleet's gateway."""
 
-    gateway: Annotated[Literal["argosy", "epp"], FIXED] = "argosy"
-    """What stands between clients and engine pods. argosy: gateway pods of the fleet, behind a
-    Service with its name. epp: a gateway of the cluster, such as Envoy; Argosy makes an
-    InferencePool with the fleet's name, and an endpoint picker, and of this section nothing else
-    counts. It cannot change while the fleet exists."""
     strategy: Literal["leastLoad", "roundRobin", "prefixHash", "kvAware"] = "leastLoad"
     """How the gateway chooses pods. leastLoad: the pod with the least work in flight. roundRobin:
     each pod in turn. prefixHash: prompts that begin alike go to the same pod. kvAware: the pod with
@@ -125,24 +113,11 @@ class Routing(ApiModel):
         scaling = self.autoscaling
         return scaling.fewest if scaling and scaling.policy == "CPU" else self.replicas
 
-    def scaled_gateways_are_ours(self) -> bool:
-        return self.gateway != "epp" or self.autoscaling is None
-
     def least_gateways(self, asked: int) -> int:
         """Gateway pods that the spec waits for, where the Deployment has been `asked` for so many.
         Another scaler may ask for fewer than it began with."""
         external = self.autoscaling is not None and self.autoscaling.policy == "External"
         return min(self.replicas, asked) if external else self.first_gateways
-
-    rules: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            field=".autoscaling",
-            cel="self.gateway != 'epp' || !has(self.autoscaling)",
-            holds=scaled_gateways_are_ours,
-            message="routing.autoscaling is about Argosy's gateway pods, which a fleet with "
-            "routing.gateway epp does not have: leave it out",
-        ),
-    )
 
 
 VictimRule = Literal["withoutLeases", "fewestInFlight", "newest", "oldest"]

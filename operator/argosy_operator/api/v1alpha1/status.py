@@ -175,9 +175,7 @@ class ImagesStatus(ApiModel):
     engine: ImageName | None = None
     """The image of the engine pods. Absent in newerImages where the spec names it."""
     gateway: ImageName | None = None
-    """The image of the gateway pods. Absent with routing.gateway epp."""
-    picker: ImageName | None = None
-    """The image of the endpoint pickers. Absent without routing.gateway epp."""
+    """The image of the gateway pods."""
 
 
 class OperatorStatus(ApiModel):
@@ -238,8 +236,7 @@ class ServingDeploymentStatus(ApiModel):
     observed_generation: Count = 0
     """The metadata.generation of the spec that this status is about."""
     url: Annotated[str, StringConstraints(max_length=256)] | None = None
-    """The address of the fleet's OpenAI API inside the cluster. Absent with routing.gateway epp:
-    clients reach the cluster's own gateway, wherever that is."""
+    """The address of the fleet's OpenAI API inside the cluster."""
     mode: Short | None = None
     """The mode of the spec that this status is about."""
     revision: Short | None = None

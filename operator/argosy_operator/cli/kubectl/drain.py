@@ -200,7 +200,7 @@ def refusal(name: str, namespace: str, pod: Object | None, pods: Sequence[Object
             f"{name} carries the label of fleet {fleet_of(pod)} and does not belong to it: no "
             "Deployment of the fleet made it"
         )
-    if role_of(pod) in names.FRONT_ROLES:
+    if role_of(pod) == names.GATEWAY_ROLE:
         return (
             f"{name} is a {role_of(pod)} pod: it drains by itself when it is deleted "
             f"(`kubectl delete pod {name}`), because its Service sends it nothing more"

@@ -15,7 +15,7 @@ from argosy_operator.core.snapshot.objects import path
 from argosy_operator.core.snapshot.template import refusals_of_installed
 from argosy_operator.render.images import Images
 
-IMAGES = ("engine", "gateway", "fetch", "endpointPicker", "operator", "pullSecrets")
+IMAGES = ("engine", "gateway", "fetch", "operator", "pullSecrets")
 """The keys of `images`. The last two are of the operator's own pods."""
 
 
@@ -53,7 +53,6 @@ def with_values(default: Images, values: Mapping[str, Any]) -> Images:
     return Images(
         engine=_image(given, "engine") or default.engine,
         gateway=_image(given, "gateway") or default.gateway,
-        picker=_image(given, "endpointPicker") or default.picker,
         template=template,
         fetch=_image(given, "fetch") or default.fetch,
     )

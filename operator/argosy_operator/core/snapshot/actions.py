@@ -13,7 +13,6 @@ from enum import StrEnum
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStatus
-from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, digest
 
 
@@ -195,9 +194,8 @@ def needs(action: Action) -> str | None:
     """The key of the action that must succeed before this one; None if there is none.
 
     An engine is ordered to drain, or to take work again, only after its pod's annotation was
-    written, which the gateway and the next round read. A RoleBinding needs its Role, and an
-    endpoint picker its InferencePool: without it, it would crash. Other actions say what they need
-    in `after`.
+    written, which the gateway and the next round read. A RoleBinding needs its Role.
+    Other actions say what they need in `after`.
     """
     match action:
         case HastenDrain() | TakeWorkAgain():
@@ -206,10 +204,6 @@ def needs(action: Action) -> str | None:
             return action.after
         case Create(obj) | Apply(obj) if obj["kind"] == "RoleBinding":
             return f"Apply Role/{obj['roleRef']['name']}"
-        case Apply(obj) if obj["kind"] == "Deployment":
-            labels = obj["metadata"].get("labels") or {}
-            if labels.get(names.ROLE) == names.PICKER_ROLE:
-                return f"Apply InferencePool/{names.pool(labels[names.FLEET])}"
     return None
 
 

@@ -19,10 +19,7 @@ FIELD_MANAGER = "argosy"
 REPLICAS_MANAGER = "argosy-replicas"
 """The field manager that holds a Deployment's replicas when the operator gives them up."""
 GATEWAY_ROLE = "gateway"
-PICKER_ROLE = "endpoint-picker"
 FETCH_ROLE = "fetch"
-FRONT_ROLES = (GATEWAY_ROLE, PICKER_ROLE)
-"""Roles of the pods that take requests from clients."""
 ENGINE_CONTAINER = "engine"
 CONTAINERS = (ENGINE_CONTAINER, GATEWAY_ROLE, FETCH_ROLE)
 """Argosy's own containers, by which templates name them. A pod has one of these."""
@@ -80,7 +77,6 @@ GATEWAY_PORT, GATEWAY_ADMIN_PORT, SERVICE_PORT = 8080, 8081, 80
 FETCH_PORT = 8081
 SETTINGS_KEY = "flags.json"
 """Of the data of the gateways' settings: their arguments as a list."""
-PICKER_PORT, PICKER_HEALTH_PORT, PICKER_METRICS_PORT = 9002, 9003, 9090
 
 
 def engine_deployment(fleet: str, role: RoleName, revision: str) -> str:
@@ -102,16 +98,6 @@ def gateway(fleet: str) -> str:
 def settings(fleet: str) -> str:
     """The ConfigMap with the settings that the gateways follow, under `SETTINGS_KEY`."""
     return f"{fleet}-gateway"
-
-
-def picker(fleet: str) -> str:
-    """The endpoint picker's Deployment, Service, ServiceAccount, Role and RoleBinding."""
-    return f"{fleet}-picker"
-
-
-def pool(fleet: str) -> str:
-    """The InferencePool. It has the fleet's own name, as the Service of a gateway has."""
-    return fleet
 
 
 def engine_account(fleet: str) -> str:

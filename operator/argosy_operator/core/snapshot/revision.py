@@ -109,10 +109,8 @@ def fields(
     split = {"tensor": tensor} if set(tensor.values()) != {1} else {}
     types = {name: _type(role.gpu_type) for name, role in spec.active_roles() if role.gpu_type}
     typed = {"gpuTypes": types} if types else {}
-    picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
     templates, fetched = _templates(fleet), fleet.fetched_model
     commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
-    also = {"alsoServed": list(fleet.engine_names[1:])} if fleet.engine_names[1:] else {}
     engine = {} if spec.engine.type == "argosy" else {"engine": spec.engine.type}
     return (
         flips
@@ -120,14 +118,12 @@ def fields(
         | engine
         | ({"templates": templates} if templates else {})
         | split
-        | picked
-        | also
         | typed
         | {
             "template": template,
             "image": spec.engine.image or engine_image,
             "model": spec.model.uri,
-            "servedName": fleet.engine_names[0],
+            "servedName": fleet.name,
             "dtype": spec.engine.dtype,
             "maxModelLen": spec.engine.max_model_len,
             "maxNumSeqs": spec.engine.max_num_seqs,

@@ -228,7 +228,7 @@ class Snapshot:
         return [
             child
             for name, child in self.owned("Deployment").items()
-            if name not in current and role_of(child) not in names.FRONT_ROLES
+            if name not in current and role_of(child) != names.GATEWAY_ROLE
         ]
 
     def pods_of(self, deployment: Object) -> tuple[Pod, ...]:

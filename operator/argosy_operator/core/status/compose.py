@@ -48,7 +48,7 @@ def status_of(
     roles = roles_status(snapshot, draft)
     slo = slo_column(snapshot, findings.goodput, not_judged(findings.decision))
     # Clients that follow status.url would reach a Service of another owner.
-    reachable = Fact.SERVICE_NAME_TAKEN not in facts and not fleet.spec.picks_by_pool
+    reachable = Fact.SERVICE_NAME_TAKEN not in facts
     return ServingDeploymentStatus.model_validate(
         {
             "observedGeneration": fleet.metadata.generation,

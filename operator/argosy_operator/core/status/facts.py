@@ -66,7 +66,7 @@ def facts_of_standing(standing: Standing, before: Collection[Condition]) -> Fact
     unreachable = standing.needs_service and not standing.service_is_ours
     holds = _of_serving(standing.pods, before, disaggregated=standing.disaggregated) | {
         Fact.DISAGGREGATED: standing.disaggregated,
-        Fact.GATEWAY_READY: not roles.isdisjoint(names.FRONT_ROLES) and not unreachable,
+        Fact.GATEWAY_READY: names.GATEWAY_ROLE in roles and not unreachable,
         Fact.SERVICE_NAME_TAKEN: unreachable and standing.service is not None,
         Fact.NAME_TAKEN: unreachable and standing.service is not None,
         Fact.ROLLED_OUT_BEFORE: is_rolled_out(before, standing.generation),
@@ -106,7 +106,7 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
     before = snapshot.fleet.status.conditions
     disaggregated = snapshot.fleet.spec.mode == "disaggregated"
     return _of_serving(snapshot.pods, before, disaggregated=disaggregated) | {
-        Fact.GATEWAY_READY: _front_ready(snapshot, roles),
+        Fact.GATEWAY_READY: names.GATEWAY_ROLE in roles,
         Fact.PODS_MISSING: any(findings.missing.values()),
         Fact.BELOW_MINIMUM: any(findings.below.values()),
         Fact.ROLLING_OUT: draft.rolling,
@@ -136,8 +136,7 @@ def _of_serving(
 
 
 def _of_gateways(findings: Findings) -> dict[Fact, bool]:
-    spec = findings.snapshot.fleet.spec
-    scaling = None if spec.picks_by_pool else spec.routing.autoscaling
+    scaling = findings.snapshot.fleet.spec.routing.autoscaling
     return {
         Fact.GATEWAYS_SCALED: scaling is not None,
         Fact.GATEWAYS_BY_OTHERS: scaling is not None and scaling.policy == "External",
@@ -149,19 +148,12 @@ def _of_gateways(findings: Findings) -> dict[Fact, bool]:
     }
 
 
-def _front_ready(snapshot: Snapshot, roles: set[str]) -> bool:
-    """Is there something that sends requests to the engine pods, as far as it is ours?"""
-    if not snapshot.fleet.spec.picks_by_pool:
-        return names.GATEWAY_ROLE in roles
-    return names.PICKER_ROLE in roles and bool(snapshot.owned("InferencePool"))
-
-
 def _front_rolling(snapshot: Snapshot) -> bool:
     """Are there gateways of before? Those that end are such, but not once the spec is reached: they
     end for other reasons, too. The list of pods may be older than that of the Deployments: a pod
     too many is one of before that was still there."""
     found = fronts(snapshot)
-    pods = [pod for pod in snapshot.pods if pod.role in names.FRONT_ROLES]
+    pods = [pod for pod in snapshot.pods if pod.role == names.GATEWAY_ROLE]
     too_many = sum(pod.running for pod in pods) > sum(front.wanted for front in found)
     left = too_many or any(pod.terminating for pod in pods)
     unseen = any(front.unseen for front in found)
@@ -233,7 +225,7 @@ def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
 def _of_tls(snapshot: Snapshot) -> dict[Fact, bool]:
     """A pod whose Secret does not exist stays Pending: its volume cannot be mounted."""
     pods = [pod for pod in snapshot.pods if pod.running]
-    engines = [pod for pod in pods if pod.role not in names.FRONT_ROLES]
+    engines = [pod for pod in pods if pod.role != names.GATEWAY_ROLE]
     return {
         Fact.NO_TLS: snapshot.fleet.spec.security.tls is None,
         Fact.CERTIFICATE_NOT_USED: not all(pod.tls for pod in pods),

@@ -146,7 +146,7 @@ def _misses(metrics: FleetMetrics, before: dict[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """How far the Deployment of the gateways, or of the endpoint picker, is as rendered."""
+    """How far the Deployment of the gateways is as rendered."""
 
     role: str
     wanted: int

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from argosy_law.record import parse_json
-from argosy_operator.api.conditions.reasons import POOLS_MANIFEST, Reason
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind, Outcome, target
@@ -18,7 +18,7 @@ from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import Failure, Snapshot
 from argosy_operator.core.snapshot.template import refusals
 from argosy_operator.core.steps.draft import Draft
-from argosy_operator.core.steps.failures import lacks_pools, shown
+from argosy_operator.core.steps.failures import shown
 from argosy_operator.core.steps.models import had_no_pod, live_job, pods_of, suspension
 
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
@@ -50,7 +50,6 @@ _FETCH_AGAIN = (Reason.FILES_INCOMPLETE, Reason.SOURCE_UNREACHABLE)
 _IMAGE_VALUES = {
     names.FETCH_ROLE: "images.fetch",
     names.GATEWAY_ROLE: "images.gateway",
-    names.PICKER_ROLE: "images.endpointPicker",
 }
 """By role: the chart's value with the image of pods whose image the spec does not name."""
 
@@ -172,19 +171,12 @@ def conflicts_of(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
 
 def failed_writes(failed: Mapping[str, Failure]) -> tuple[Failure, ...]:
     """Writes that fail for a reason without a `Problem` of its own, such as a broken webhook."""
-    return tuple(f for f in shown(failed) if f.error not in _REJECTIONS and not lacks_pools(f))
+    return tuple(f for f in shown(failed) if f.error not in _REJECTIONS)
 
 
 def _of_writes(snapshot: Snapshot, failed: Mapping[str, Failure]) -> Iterable[Problem]:
     for failure in shown(failed):
         what, why = failure.what, _said(failure.message)
-        if lacks_pools(failure):
-            message = (
-                "routing.gateway is epp, and the API server does not know InferencePool "
-                "(inference.networking.k8s.io/v1). Install it: kubectl apply -f "
-                f"{POOLS_MANIFEST}. The operator tries again by itself"
-            )
-            yield Problem(Reason.POOLS_UNKNOWN, message)
         match failure.error:
             case ErrorKind.FORBIDDEN:
                 message = f"the API server forbids {what}: {why}. {_remedy(why)}"
@@ -376,7 +368,7 @@ def _crashes_again(pod: Pod) -> bool:
 
 def _load_failure(pod: Pod) -> Problem | None:
     """From the engine's typed termination message (designs/0001-seams.md §3)."""
-    if pod.terminated is None or pod.role in names.FRONT_ROLES:
+    if pod.terminated is None or pod.role == names.GATEWAY_ROLE:
         return None
     ended, text = pod.terminated
     since = None

@@ -63,9 +63,7 @@ def messages_of(findings: Findings) -> dict[Reason, str]:
 def _of_fleet(findings: Findings) -> dict[Reason, str]:
     snapshot, draft = findings.snapshot, findings.draft
     spec, contested = snapshot.fleet.spec, field_conflicts.shown(draft.memory.field_conflicts)
-    front = names.PICKER_ROLE if spec.picks_by_pool else names.GATEWAY_ROLE
-    pods = names.selector_text(snapshot.fleet.name, front)
-    what = "endpoint picker" if spec.picks_by_pool else "gateway pod"
+    pods = names.selector_text(snapshot.fleet.name, names.GATEWAY_ROLE)
     no_slo = "spec.slo is not set"
     if spec.autoscaling.policy != "External":
         no_slo += ": replicas stay at their minimum. Set it, and they follow the load"
@@ -77,7 +75,7 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         + ", ".join(sorted(pod.name for pod in draft.leaving)),
         Reason.NO_SLO: no_slo,
         Reason.ROLLING_OUT: _rolling_out(findings),
-        Reason.GATEWAY_NOT_READY: f"no {what} is ready. See kubectl get pods -l {pods}",
+        Reason.GATEWAY_NOT_READY: f"no gateway pod is ready. See kubectl get pods -l {pods}",
     }
     if findings.autoscaler:
         messages[Reason.AUTOSCALER_BLIND] = _blind(findings)

@@ -48,9 +48,7 @@ class Fact(StrEnum):
     DECODE_SERVES = "a decode pod serves"
     REVISIONS_DIFFER = "prefill and decode pods serve, but none of them are of one revision"
     DECODE_ALONE = "a disaggregated fleet has lost its prefill pods, and a decode pod serves"
-    GATEWAY_READY = (
-        "a gateway pod is ready (with routing.gateway epp: an InferencePool and a picker)"
-    )
+    GATEWAY_READY = "a gateway pod is ready"
     PODS_MISSING = "fewer pods serve than are wanted"
     BELOW_MINIMUM = "fewer engine or gateway pods serve than the least that the spec asks for"
     ROLLING_OUT = "pods of an older revision or mode still exist"
@@ -137,7 +135,7 @@ class ConditionRow:
         return facts.issuperset(self.when) and facts.isdisjoint(self.unless)
 
 
-REFUSALS = (Reason.INVALID_SPEC, Reason.POOLS_UNKNOWN, Reason.FORBIDDEN, Reason.DELETING)
+REFUSALS = (Reason.INVALID_SPEC, Reason.FORBIDDEN, Reason.DELETING)
 """Problems of the API server with what the spec asks for."""
 
 BLOCKING: tuple[Reason, ...] = (
@@ -192,7 +190,6 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             unless=(Fact.SERVICE_NAME_TAKEN,),
         ),
         *(ConditionRow("False", r, when=(r,), unless=(Fact.SERVABLE,)) for r in BLOCKING),
-        ConditionRow("False", Reason.POOLS_UNKNOWN, when=(Reason.POOLS_UNKNOWN,)),
         ConditionRow(
             "True",
             Reason.PARKED,

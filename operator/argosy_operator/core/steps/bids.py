@@ -81,7 +81,7 @@ def gpus_held(snapshot: Snapshot, targets: Mapping[RoleName, int] | None = None)
         missing[role] = max(written, (targets or {}).get(role, 0))
     held = 0
     for pod in snapshot.pods:
-        if pod.role in names.FRONT_ROLES or pod.phase in ("Succeeded", "Failed"):
+        if pod.role == names.GATEWAY_ROLE or pod.phase in ("Succeeded", "Failed"):
             continue
         held += max(pod.gpus, per_replica.get(pod.role, 0))
         if pod.revision == snapshot.revision and missing.get(pod.role, 0) > 0:

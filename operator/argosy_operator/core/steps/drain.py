@@ -263,9 +263,7 @@ def _toward(
     `after` is the key of an action that must succeed before.
     """
     name, replicas = deployment["metadata"]["name"], replicas_of(deployment)
-    # A picker learns that a pod leaves from its deletion; the pod finishes its answers after that.
-    by_pool = snapshot.fleet.spec.picks_by_pool
-    timeout_s = 0 if by_pool else drain_timeout_s(snapshot.fleet, deployment)
+    timeout_s = drain_timeout_s(snapshot.fleet, deployment)
     pods = snapshot.pods_of(deployment)
     order = snapshot.fleet.spec.drain.victim_order
     step = next_step(replicas, target, pods, snapshot.loads, snapshot.now, timeout_s, order)
@@ -319,7 +317,7 @@ def _pods(snapshot: Snapshot, draft: Draft, step: NextStep, role: str, after: st
         values = {names.DRAIN: began, names.DELETION_COST: OUR_COST}
         draft = draft.act(AnnotatePod(pod.name, pod.uid, values, after))
     for pod in (*step.mark, *step.hasten):
-        if pod.ip and pod.admin and not snapshot.fleet.spec.picks_by_pool:
+        if pod.ip and pod.admin:
             draft = draft.act(HastenDrain(pod.name, pod.ip, pod.uid))
     if step.recall:
         message = f"{role} pods serve on: {_names(step.recall)}"

@@ -107,18 +107,8 @@ def look_at_taken_names_s(outcomes: Iterable[Outcome]) -> float:
 
 def shown(failed: Mapping[str, Failure]) -> list[Failure]:
     """Failures that are worth a condition, the oldest first."""
-    worth = [
-        f
-        for f in failed.values()
-        if f.error not in RACES or f.times >= RACES_SHOWN or lacks_pools(f)
-    ]
+    worth = [f for f in failed.values() if f.error not in RACES or f.times >= RACES_SHOWN]
     return sorted(worth, key=lambda failure: (failure.since, failure.what))
-
-
-def lacks_pools(failure: Failure) -> bool:
-    """Whether the API server does not know InferencePools. The plan only applies one, and an apply
-    makes what is not there: "not found" is the kind."""
-    return failure.error is ErrorKind.NOT_FOUND and failure.what.startswith("InferencePool/")
 
 
 def is_stuck(failure: Failure, now: float) -> bool:

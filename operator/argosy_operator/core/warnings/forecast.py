@@ -82,8 +82,6 @@ def predicted(spec: ServingDeploymentSpec) -> FleetWarning:
 def _gateways(spec: ServingDeploymentSpec) -> str:
     """The gateway pods, as the end of the sentence."""
     scaling, number = spec.routing.autoscaling, spec.routing.replicas
-    if spec.picks_by_pool:
-        return ""
     if scaling is None:
         return f"; {Range(number, number).of('gateway pod')}"
     if scaling.policy == "External":

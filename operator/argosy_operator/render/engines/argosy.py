@@ -50,7 +50,7 @@ class ArgosyEngine:
         tensor = spec.role(pod.role).parallelism.tensor
         if tensor != 1:  # the engine's default: an older one has no flag
             flags["--tensor-parallel-size"] = tensor
-        called = ["--served-name", *pod.fleet.engine_names]
+        called = ["--served-name", pod.fleet.name]
         return ["engine", "serve", *called, *command_line(flags)]
 
     def kv_args(self, pod: EnginePod) -> list[str]:

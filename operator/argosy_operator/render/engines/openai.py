@@ -80,10 +80,9 @@ class OpenAiServer:
             flags[self.tensor] = tensor
         if self.drain is not None:
             flags[self.drain] = pod.drain_s
-        if not pod.fleet.spec.picks_by_pool:  # gateways of the cluster know no pod's uid
-            flags["--api-key"] = UID
+        flags["--api-key"] = UID
         model = [pod.weights] if self.model is None else [self.model, pod.weights]
-        called = ["--served-model-name", *pod.fleet.engine_names]
+        called = ["--served-model-name", pod.fleet.name]
         return [*model, *called, *command_line(flags), *self.also]
 
     def kv_args(self, pod: EnginePod) -> list[str]:
