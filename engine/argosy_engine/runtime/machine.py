@@ -29,7 +29,7 @@ def set_spinning() -> None:
 
     A thread that waits for its team spins. Where the engine has the cores to itself, sleeping only
     delays the step. Where it shares them, a spinning thread may hold the core that the awaited
-    thread needs. docs/explanation/engine.md has measurements of both. `GOMP_SPINCOUNT` and
+    thread needs. docs/explanation/compute.md has measurements of both. `GOMP_SPINCOUNT` and
     `OMP_WAIT_POLICY` take precedence if the user sets them.
 
     OpenBLAS, which numpy loads, gets no threads: numpy multiplies nothing here, and they would spin
