@@ -23,7 +23,8 @@ def _schedule(**fields: Any) -> dict[str, Any]:
 
 
 def _typed(*types: Any) -> dict[str, Any]:
-    return {"roles": {"colocated": {"gpuTypes": list(types)}}}
+    names = [kind["name"] for kind in types]
+    return {"gpuTypes": list(types), "roles": {"colocated": {"gpuTypes": names}}}
 
 
 H100: dict[str, Any] = {"name": "h100", "costPerHour": "4.10"}
@@ -36,7 +37,7 @@ TIMES = {
 }
 
 LISTS: dict[str, Any] = {
-    "roles": {"colocated": {"gpuTypes": [H100]}},
+    **_typed(H100),
     **_slo(classes=[{"name": "batch", "ttft": {"target": "9s"}, "tpot": {"target": "1s"}}]),
     **_schedule(),
     "engine": {"env": [{"name": "A"}]},
@@ -186,39 +187,33 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "raise the budget or lower replicas.min",
     ),
     "a cost that is no amount": (
-        {"roles": {"colocated": {"gpuCostPerHour": "4,10"}}},
+        _typed({**H100, "costPerHour": "4,10"}),
         "bad",
         'such as "4.10"',
     ),
     "a cost of nothing": (
-        {"roles": {"colocated": {"gpuCostPerHour": "0.00"}}},
+        _typed({**H100, "costPerHour": "0.00"}),
         "bad",
         "an amount of more than 0",
     ),
-    "a cost of one role alone": (
-        {"mode": "disaggregated", "roles": {"decode": {"gpuCostPerHour": "4.10"}}},
-        "bad",
-        "write gpuCostPerHour or gpuTypes for both roles, or for none",
-    ),
     "GPU types of one role alone": (
-        {"mode": "disaggregated", "roles": {"decode": {"gpuTypes": [H100]}}},
+        {
+            "mode": "disaggregated",
+            "gpuTypes": [H100],
+            "roles": {"decode": {"gpuTypes": ["h100"]}},
+        },
         "bad",
-        "write gpuCostPerHour or gpuTypes for both roles, or for none",
+        "write gpuTypes for both roles, or for none",
     ),
-    "two costs of one role": (
-        {"roles": {"colocated": {"gpuTypes": [H100], "gpuCostPerHour": "4.10"}}},
+    "a GPU type that is not declared": (
+        {"roles": {"colocated": {"gpuTypes": ["h100"]}}},
         "bad",
-        "each of gpuTypes has its own costPerHour: leave gpuCostPerHour out",
+        "declare the type there",
     ),
     "GPU types that the scheduler cannot tell apart": (
         _typed(H100, {"name": "a100", "costPerHour": "1.5"}),
         "bad",
-        "give each a nodeSelector, such as nvidia.com/gpu.product, or a resourceName",
-    ),
-    "a GPU type's resource without a domain": (
-        _typed({**H100, "resourceName": "gpu"}),
-        "bad",
-        "such as nvidia.com/gpu or amd.com/gpu",
+        "give each a nodeSelector, such as nvidia.com/gpu.product",
     ),
     "a GPU type's name that is no label": (
         _typed({**H100, "name": "H100"}),
@@ -234,7 +229,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {
             "mode": "disaggregated",
             "autoscaling": {"roleFlip": True},
-            "roles": {"prefill": {"gpuTypes": [H100]}, "decode": {"gpuTypes": [H100]}},
+            "gpuTypes": [H100],
+            "roles": {"prefill": {"gpuTypes": ["h100"]}, "decode": {"gpuTypes": ["h100"]}},
         },
         "bad",
         "leave autoscaling.roleFlip or the roles' gpuTypes out",
@@ -425,11 +421,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"roles": {"colocated": {"resources": {"cpu": -1}}}},
         "bad",
         "write a quantity",
-    ),
-    "a GPU's name beside GPU types": (
-        {"roles": {"colocated": {"gpuTypes": [H100], "resources": {"gpuResource": "amd.com/gpu"}}}},
-        "bad",
-        "leave resources.gpuResource and resources.gpuFrom out",
     ),
     "a query in an address": (
         {"metrics": {"prometheus": {"url": "http://inside/secrets?x="}}},

@@ -143,8 +143,8 @@ def test_defaults_of_the_crd_are_the_models_defaults():
     del read["engine"]["args"], read["engine"]["env"]
     del read["autoscaling"]["schedules"]
     del read["model"]["servedNames"]
-    for role in read["roles"].values():
-        del role["gpuTypes"]
+    for typed in (read, *read["roles"].values()):
+        del typed["gpuTypes"]
     assert written == read
 
 
@@ -156,7 +156,7 @@ def test_nothing_below_a_list_has_a_default_in_the_crd():
 def test_the_models_fill_in_items_of_lists():
     spec = ServingDeployment.model_validate(manifest(LISTS)).spec
     assert [schedule.time_zone for schedule in spec.autoscaling.schedules] == ["UTC"]
-    assert [kind.resource_name for kind in spec.roles.colocated.gpu_types] == ["nvidia.com/gpu"]
+    assert [kind.node_selector for kind in spec.types_of("colocated")] == [{}]
     assert [one.priority for one in spec.slo.classes] == [0]
 
 

@@ -28,8 +28,9 @@ def nodes(argosy):
 
 def spec(least):
     replicas = {"min": least, "max": 4}
-    types = {"replicas": replicas, "resources": {"gpu": 1}, "gpuTypes": TYPES}
-    return {"roles": {"colocated": types}, "autoscaling": {"gpuTypeFallback": "5s"}}
+    role = {"replicas": replicas, "resources": {"gpu": 1}, "gpuTypes": ["h100", "a100"]}
+    roles = {"colocated": role}
+    return {"gpuTypes": TYPES, "roles": roles, "autoscaling": {"gpuTypeFallback": "5s"}}
 
 
 def places(argosy, fleet):

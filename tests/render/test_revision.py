@@ -45,7 +45,7 @@ OUTSIDE = {
     "paused": {"paused": True},
     "network": {"security": {"networkPolicy": False}},
     "no role flip": {"autoscaling": {"roleFlip": False}},
-    "costs": {"roles": {r: {"gpuCostPerHour": "4.10"} for r in ("prefill", "decode")}},
+    "a type that no role names": {"gpuTypes": [H100]},
     "a role that the mode does not use": {"roles": {"colocated": {"resources": {"gpu": 7}}}},
 }
 INSIDE = {
@@ -77,7 +77,10 @@ INSIDE = {
     "callers": {"security": {"verifyPeers": False}},
     "certificate": {"security": {"tls": {"secretName": "chat-tls"}}},
     "role flip": {"autoscaling": {"roleFlip": True}},
-    "GPU types": {"roles": {r: {"gpuTypes": [H100]} for r in ("prefill", "decode")}},
+    "GPU types": {
+        "gpuTypes": [H100],
+        "roles": {r: {"gpuTypes": ["h100"]} for r in ("prefill", "decode")},
+    },
 }
 
 
@@ -158,15 +161,15 @@ def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
     }
 
 
-TYPED = {"gpuTypes": [{**H100, "resourceName": "example.com/gpu"}]}
-TYPE = {"name": "h100", "resourceName": "example.com/gpu", "nodeSelector": {"gpu": "h100"}}
+TYPED = {"gpuTypes": ["h100"]}
+TYPE = {"name": "h100", "nodeSelector": {"gpu": "h100"}}
 ALONE = {"verifyPeers": False, "networkPolicy": False}
 ADDED = [
     ({"autoscaling": {"roleFlip": True}}, {"roleFlip": True}),
     ({"security": {"verifyPeers": False}}, {"verifyPeers": False}),
     ({"security": {"tls": {"secretName": "chat-tls"}}}, {"tls": "chat-tls"}),
     (
-        {"roles": {"prefill": TYPED, "decode": TYPED}},
+        {"gpuTypes": [H100], "roles": {"prefill": TYPED, "decode": TYPED}},
         {"gpuTypes": {"prefill": TYPE, "decode": TYPE}},
     ),
     (

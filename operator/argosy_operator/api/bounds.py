@@ -186,8 +186,8 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("roles.*.replicas.min", 0, 1000, _PODS),
         NumberBounds("roles.*.replicas.max", 0, 1000, _PODS),
         NumberBounds("roles.*.resources.gpu", 0, 64, "nodes do not have more"),
-        NumberBounds("roles.*.gpuTypes[].gpu", 1, 64, "nodes do not have more"),
-        NumberBounds("roles.*.gpuTypes[].profile.kvTokens", 1, 1_000_000_000, _TOKENS),
+        NumberBounds("gpuTypes[].gpu", 1, 64, "nodes do not have more"),
+        NumberBounds("gpuTypes[].profile.kvTokens", 1, 1_000_000_000, _TOKENS),
         NumberBounds("roles.*.parallelism.tensor", 1, 64, "nodes do not have more GPUs"),
         NumberBounds(
             "kvTransfer.leaseSeconds",

@@ -85,10 +85,10 @@ def test_templates_of_roles_are_refused_where_they_stand() -> None:
 
 def test_the_nodes_of_gpu_types_are_chosen_by_the_role() -> None:
     kind = {"name": "h100", "costPerHour": "4.10", "nodeSelector": {"gpu": "h100"}}
-    roles = {role: {"gpuTypes": [kind]} for role in BOTH}
+    types = {"gpuTypes": [kind], "roles": {role: {"gpuTypes": ["h100"]} for role in BOTH}}
     template = {"spec": {"nodeSelector": {"gpu": "any", "pool": "llm"}}}
-    assert refused(template, roles=roles) == ["spec.nodeSelector.gpu"]
-    asked = asked_of(fleet(template=template, roles=roles).spec, "decode")
+    assert refused(template, **types) == ["spec.nodeSelector.gpu"]
+    asked = asked_of(fleet(template=template, **types).spec, "decode")
     assert asked == {"spec": {"nodeSelector": {"pool": "llm"}}}
 
 

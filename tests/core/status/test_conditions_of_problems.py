@@ -145,7 +145,10 @@ H100, A100, H200 = (
     {"name": name, "costPerHour": "4.10", "nodeSelector": {"gpu": name}}
     for name in ("h100", "a100", "h200")
 )
-TYPED = {"roles": {"colocated": {"gpuTypes": [A100, H100]}}}
+TYPED = {
+    "gpuTypes": [A100, H100, H200],
+    "roles": {"colocated": {"gpuTypes": ["a100", "h100", "h200"]}},
+}
 
 
 def left(**times: str) -> dict[str, str]:
@@ -643,7 +646,7 @@ ROWS = [
     Row(
         "a role has left two GPU types that had no room",
         World(
-            {"roles": {"colocated": {"gpuTypes": [A100, H100, H200]}}},
+            TYPED,
             (pod("colocated", gpu_type="a100"), GATEWAY),
             noted=left(h100="22:00", h200="23:00"),
         ),

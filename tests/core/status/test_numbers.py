@@ -290,12 +290,16 @@ def test_the_time_to_ready_is_the_median_of_the_measured_starts(
     assert roles_status(snapshot, draft)["colocated"]["timeToReady"] == shown, words
 
 
-PRICED = {"roles": {"colocated": {"gpuCostPerHour": "1.25"}}}
+PRICED = {
+    "gpuTypes": [{"name": "l4", "costPerHour": "1.25"}],
+    "roles": {"colocated": {"gpuTypes": ["l4"]}},
+}
+TYPED_GPUS = tuple(replace(pod, gpu_type="l4") for pod in FOUR_GPUS)
 
 
 def priced(metrics: FleetMetrics, old: Mapping[str, str] | None = None, **more: Any) -> Any:
     """The costs in status of a fleet with four GPUs of 1.25 per hour each."""
-    world = World(SLO | PRICED, more.get("pods", FOUR_GPUS), metrics=metrics)
+    world = World(SLO | PRICED, more.get("pods", TYPED_GPUS), metrics=metrics)
     world = replace(world, status={"goodput": old})
     found = goodput_status(snapshot_of(world, LoopMemory(), NOW)) or {}
     return {name: text for name, text in found.items() if name.startswith("cost")}
@@ -316,6 +320,6 @@ def test_without_lengths_or_good_requests_these_costs_are_left_out() -> None:
     assert priced(measured(attained=0.0)).keys() == {"costPerHour"}
 
 
-def test_pods_of_a_role_without_a_cost_leave_all_costs_unknown() -> None:
-    """Pods of the former mode run until the rollout ends."""
-    assert priced(measured(), pods=(*FOUR_GPUS, pod("prefill", gpus=1))) == {}
+def test_pods_of_no_type_leave_all_costs_unknown() -> None:
+    """Pods from before the fleet had types run until the rollout ends."""
+    assert priced(measured(), pods=(*TYPED_GPUS, pod("prefill", gpus=1))) == {}

@@ -17,14 +17,17 @@ from tests.support.model import Model, condition, converged
 
 H100 = {"name": "h100", "costPerHour": "4.10", "nodeSelector": {"gpu": "h100"}}
 A100 = {"name": "a100", "costPerHour": "1.50", "gpu": 2, "nodeSelector": {"gpu": "a100"}}
-MI300 = {"name": "mi300", "costPerHour": "3.00", "resourceName": "amd.com/gpu"}
+MI300 = {"name": "mi300", "costPerHour": "3.00", "nodeSelector": {"gpu": "mi300"}}
 GOODPUT = {"slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}}
+BOTH = ("prefill", "decode")
 WAIT_S = 600.0
 
 
 def spec(*types: dict[str, Any], replicas: int = 3, **more: Any) -> dict[str, Any]:
     bounds = {"min": replicas, "max": 8}
-    return {"roles": {"colocated": {"replicas": bounds, "gpuTypes": list(types)}}, **more}
+    listed = [kind["name"] for kind in types]
+    roles = {"colocated": {"replicas": bounds, "gpuTypes": listed}}
+    return {"gpuTypes": list(types), "roles": roles, **more}
 
 
 def types_of(model: Model) -> dict[str, int]:
@@ -82,11 +85,9 @@ def test_a_role_begins_on_the_first_of_its_types() -> None:
     assert types_of(model) == {"h100": 3}
 
 
-def test_a_type_has_its_own_resource_and_number_of_gpus() -> None:
+def test_a_type_has_its_own_number_of_gpus() -> None:
     pods = template(converged(**spec(MI300 | {"gpu": 4})))
-    assert pods["spec"]["containers"][0]["resources"]["limits"] == {"amd.com/gpu": "4"}
-    assert pods["spec"]["tolerations"][0]["key"] == "amd.com/gpu"
-    assert pods["metadata"]["annotations"][names.GPU_RESOURCE] == "amd.com/gpu"
+    assert pods["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
 
 
 def test_a_fleet_without_types_says_nothing_of_them() -> None:
@@ -259,12 +260,11 @@ def test_the_cheapest_type_with_room_is_next_where_costs_are_known() -> None:
 @pytest.mark.parametrize("full", ["prefill", "decode"])
 def test_of_two_roles_each_leaves_its_type_for_the_cheapest_beside_the_other(full: str) -> None:
     own = {"name": "l40", "costPerHour": "1.00", "nodeSelector": {"gpu": "l40"}}
-    roles = {
-        role: {"replicas": {"min": 1}, "gpuTypes": [H100, A100, MI300] if role == full else [own]}
-        for role in ("prefill", "decode")
-    }
+    types = {"gpuTypes": [H100, A100, MI300, own]}
+    listed = {role: ["h100", "a100", "mi300"] if role == full else ["l40"] for role in BOTH}
+    roles = {role: {"replicas": {"min": 1}, "gpuTypes": listed[role]} for role in BOTH}
     fallback = {"gpuTypeFallback": "30s"}
-    model = converged(mode="disaggregated", roles=roles, autoscaling=fallback)
+    model = converged(mode="disaggregated", roles=roles, autoscaling=fallback, **types)
     known = Prices()
     for i in range(8):
         costs = {

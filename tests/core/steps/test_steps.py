@@ -100,7 +100,7 @@ def typed() -> Model:
         {"name": name, "costPerHour": "4.10", "nodeSelector": {"gpu": name}}
         for name in ("h100", "a100")
     ]
-    return converged(roles={"colocated": {"gpuTypes": types}})
+    return converged(gpuTypes=types, roles={"colocated": {"gpuTypes": ["h100", "a100"]}})
 
 
 def without_room(*full: str) -> Model:

@@ -359,7 +359,8 @@ def test_a_gpu_type_without_a_profile_is_judged_by_what_is_known_of_the_model() 
         {"name": "h100", "costPerHour": "4", "nodeSelector": {"gpu": "h100"}},
         {"name": "a100", "costPerHour": "2", "nodeSelector": {"gpu": "a100"}, "profile": own},
     ]
-    spec = fleet(model={"uri": "sim://opt-13b-a100"}, roles={"colocated": {"gpuTypes": types}}).spec
+    roles = {"colocated": {"gpuTypes": ["h100", "a100"]}}
+    spec = fleet(model={"uri": "sim://opt-13b-a100"}, gpuTypes=types, roles=roles).spec
     h100, a100 = offers_of(spec)["colocated"]
     assert h100.profile == PRESETS["opt-13b-a100"]
     assert a100.profile is not None

@@ -75,7 +75,8 @@ def test_a_gpu_budget_leaves_fewer_pods_which_carry_less() -> None:
 def test_the_profile_of_the_roles_gpu_type_comes_before_that_of_the_model() -> None:
     def on(times: float) -> float:
         gpus = [kind("a100") | {"profile": profile(times)}]
-        return rate(roles={"colocated": {"replicas": {"max": 8}, "gpuTypes": gpus}})
+        roles = {"colocated": {"replicas": {"max": 8}, "gpuTypes": ["a100"]}}
+        return rate(gpuTypes=gpus, roles=roles)
 
     assert on(1.5) < on(1)
     # The preset has one term more, which counts little.
@@ -103,7 +104,10 @@ def test_large_rates_are_written_out() -> None:
         {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}},
         {"model": {"uri": "pvc://models/m"}},
         {"model": {"uri": "sim://unknown"}},
-        {"roles": {"colocated": {"gpuTypes": [kind("h100"), kind("l40s")]}}},
+        {
+            "gpuTypes": [kind("h100"), kind("l40s")],
+            "roles": {"colocated": {"gpuTypes": ["h100", "l40s"]}},
+        },
     ],
 )
 def test_what_nothing_sizes_or_nobody_knows_is_not_told(spec: dict[str, Any]) -> None:

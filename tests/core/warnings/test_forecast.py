@@ -62,7 +62,7 @@ def test_gpu_types_of_several_sizes_give_the_least_and_the_most() -> None:
         {"name": "h100", "costPerHour": "4", "gpu": 4, "nodeSelector": {"gpu": "h100"}},
         {"name": "l40s", "costPerHour": "1", "gpu": 8, "nodeSelector": {"gpu": "l40s"}},
     ]
-    one = found(roles=colocated(2, 3, gpuTypes=kinds), slo=SLO)
+    one = found(roles=colocated(2, 3, gpuTypes=["h100", "l40s"]), gpuTypes=kinds, slo=SLO)
     assert one.gpus == Range(8, 24)
 
 
@@ -72,7 +72,8 @@ def test_within_a_budget_the_most_pods_are_those_of_the_smallest_type() -> None:
         {"name": "h100", "costPerHour": "9", "gpu": 8, "nodeSelector": {"gpu": "h100"}},
     ]
     budget = {"gpuBudget": {"max": 16}}
-    one = found(roles=colocated(2, 16, gpuTypes=kinds), slo=SLO, autoscaling=budget)
+    roles = colocated(2, 16, gpuTypes=["l4", "h100"])
+    one = found(roles=roles, gpuTypes=kinds, slo=SLO, autoscaling=budget)
     assert one == Forecast({"colocated": Range(2, 16)}, Range(2, 16))
 
 

@@ -68,7 +68,8 @@ def typed(*profiles: Any) -> dict[str, Any]:
         | ({} if profile is None else {"profile": profile})
         for i, profile in enumerate(profiles)
     ]
-    return stored("pvc://models/m", roles={"colocated": {"gpuTypes": kinds}})
+    listed = [kind["name"] for kind in kinds]
+    return stored("pvc://models/m", gpuTypes=kinds, roles={"colocated": {"gpuTypes": listed}})
 
 
 def test_the_floor_of_a_real_model_is_that_of_its_fastest_gpu_type() -> None:

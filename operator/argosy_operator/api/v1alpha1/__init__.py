@@ -25,7 +25,7 @@ from argosy_operator.api.v1alpha1.autoscaling import Autoscaling
 from argosy_operator.api.v1alpha1.engine import TYPE_RULES, Engine, Model
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
 from argosy_operator.api.v1alpha1.metrics import Metrics
-from argosy_operator.api.v1alpha1.roles import ROLES_OF, Role, Roles
+from argosy_operator.api.v1alpha1.roles import ROLES_OF, GpuType, Role, Roles
 from argosy_operator.api.v1alpha1.routing import Drain, Routing, Security
 from argosy_operator.api.v1alpha1.serving_role import ServingRole, ServingRoleSpec
 from argosy_operator.api.v1alpha1.slo import Slo
@@ -62,7 +62,10 @@ _PREFILL, _DECODE, _COLOCATED = (
 _TENSOR = "{}.parallelism.tensor % {}.parallelism.tensor == 0"
 _LEAST_GPUS = "{0}.replicas.min * {0}.resources.gpu"
 _TYPED = "(has({0}.gpuTypes) && size({0}.gpuTypes) > 0)"
-_COST_KNOWN = "(has({0}.gpuCostPerHour) || " + _TYPED + ")"
+_DECLARED = (
+    "(!has({0}.gpuTypes) || {0}.gpuTypes.all(n, "
+    "has(self.gpuTypes) && self.gpuTypes.exists(t, t.name == n)))"
+)
 _SAME_AMOUNT = (
     f" && has({_PREFILL}.resources.{{0}}) == has({_DECODE}.resources.{{0}})"
     f" && (!has({_PREFILL}.resources.{{0}}) "
@@ -102,6 +105,9 @@ class ServingDeploymentSpec(ApiModel):
     decode, each role sized for itself."""
     roles: Roles = Roles()
     """Bounds and pod sizes per role."""
+    gpu_types: Annotated[tuple[GpuType, ...], Field(max_length=8)] = ()
+    """GPU types that roles may name, with what each costs and how fast it is. Status then says what
+    tokens and good requests cost. Default: all GPUs are alike."""
     kv_transfer: KvTransfer = KvTransfer()
     """How the KV cache travels from prefill to decode (mode disaggregated)."""
     slo: Slo | None = None
@@ -129,6 +135,15 @@ class ServingDeploymentSpec(ApiModel):
     def role(self, name: RoleName) -> Role:
         role: Role = getattr(self.roles, name)
         return role
+
+    def types_of(self, name: RoleName) -> tuple[GpuType, ...]:
+        """The GPU types that may serve the role, in the order of its list."""
+        types = {kind.name: kind for kind in self.gpu_types}
+        return tuple(types[of] for of in dict.fromkeys(self.role(name).gpu_types))
+
+    def type_of(self, name: RoleName) -> GpuType | None:
+        """The type that the role runs on, of a spec as chosen; of one as written, the first."""
+        return next(iter(self.types_of(name)), None)
 
     @property
     def flips_roles(self) -> bool:
@@ -176,10 +191,14 @@ class ServingDeploymentSpec(ApiModel):
 
     def costs_are_of_both_roles(self) -> bool:
         prefill, decode = self.roles.prefill, self.roles.decode
-        known = [
-            role.gpu_cost_per_hour is not None or bool(role.gpu_types) for role in (prefill, decode)
-        ]
-        return self.mode != "disaggregated" or all(known) or not any(known)
+        return self.mode != "disaggregated" or bool(prefill.gpu_types) == bool(decode.gpu_types)
+
+    def types_are_declared(self) -> bool:
+        types = {kind.name for kind in self.gpu_types}
+        return all(types.issuperset(self.role(name).gpu_types) for name in get_args(RoleName))
+
+    def types_can_be_told_apart(self) -> bool:
+        return len(self.gpu_types) < 2 or all(kind.node_selector for kind in self.gpu_types)
 
     def flipped_pods_have_one_type(self) -> bool:
         return not self.flips_roles or not (
@@ -253,11 +272,26 @@ class ServingDeploymentSpec(ApiModel):
         ),
         ValidationRule(
             field=".roles",
-            cel=f"self.mode != 'disaggregated' || {_COST_KNOWN.format(_PREFILL)} == "
-            f"{_COST_KNOWN.format(_DECODE)}",
+            cel=f"self.mode != 'disaggregated' || {_TYPED.format(_PREFILL)} == "
+            f"{_TYPED.format(_DECODE)}",
             holds=costs_are_of_both_roles,
             message="prefill and decode can only be sized for their cost if both are known: write "
-            "gpuCostPerHour or gpuTypes for both roles, or for none",
+            "gpuTypes for both roles, or for none",
+        ),
+        ValidationRule(
+            field=".roles",
+            cel=" && ".join(map(_DECLARED.format, (_PREFILL, _DECODE, _COLOCATED))),
+            holds=types_are_declared,
+            message="a role's gpuTypes are names of spec.gpuTypes: declare the type there, with "
+            "its costPerHour",
+        ),
+        ValidationRule(
+            field=".gpuTypes",
+            cel="!has(self.gpuTypes) || size(self.gpuTypes) < 2 || self.gpuTypes.all(t, "
+            "has(t.nodeSelector) && size(t.nodeSelector) > 0)",
+            holds=types_can_be_told_apart,
+            message="the scheduler cannot tell these gpuTypes apart: give each a nodeSelector, "
+            "such as nvidia.com/gpu.product",
         ),
         ValidationRule(
             field=".autoscaling.roleFlip",

@@ -50,7 +50,7 @@ class Replicas(ApiModel):
 
 
 NVIDIA = "nvidia.com/gpu"
-"""The resource of GPUs where neither the role nor a type names another."""
+"""The resource of GPUs where the role names no other."""
 
 
 class Resources(ApiModel):
@@ -97,13 +97,13 @@ class GpuProfile(ApiModel):
     """Milliseconds of a decode step for each sequence in it, such as "0.2825"."""
     per_context_token_ms: MillisecondsText
     """Milliseconds of a decode step for each token of context in it, such as "0.000094"."""
-    kv_tokens: Annotated[int, within("roles.*.gpuTypes[].profile.kvTokens")] | None = None
+    kv_tokens: Annotated[int, within("gpuTypes[].profile.kvTokens")] | None = None
     """Tokens of KV cache that one pod holds. Default: unknown, so that memory bounds no batch until
     engines report it."""
 
 
 class GpuType(ApiModel):
-    """One type of GPU that a role may run on."""
+    """One type of GPU that roles may run on."""
 
     list_key: ClassVar[str | None] = "name"
 
@@ -111,19 +111,17 @@ class GpuType(ApiModel):
     """What status, events and the pods' label serving.argosy.dev/gpu-type call it, such as h100."""
     cost_per_hour: CostText
     """What one GPU of this type costs per hour, in any currency, such as "4.10"."""
-    gpu: Annotated[int, within("roles.*.gpuTypes[].gpu")] | None = None
-    """GPUs of one pod on this type. Default: resources.gpu."""
-    resource_name: ResourceName = NVIDIA
-    """The resource by which nodes offer these GPUs. Pods tolerate a taint of the same key. Default
-    nvidia.com/gpu."""
+    gpu: Annotated[int, within("gpuTypes[].gpu")] | None = None
+    """GPUs of one pod on this type. Default: resources.gpu of the role."""
     node_selector: Annotated[dict[str, LabelValue], Field(max_length=8)] = Field(
         default_factory=dict
     )
     """Labels of the nodes with these GPUs, such as nvidia.com/gpu.product."""
     profile: GpuProfile | None = None
     """How fast one pod computes on it. Default: what the model's preset says (sim://). A type
-    without a profile is not compared by cost: it runs only if it is the first of the list, or if
-    the types before it have no room."""
+    without a profile is not compared by cost: it runs only if it is the first of a role's list, or
+    if the types before it have no room. Where pods of two roles differ, such as in their
+    parallelism, declare the GPU as two types."""
 
 
 class Role(ApiModel):
@@ -137,59 +135,12 @@ class Role(ApiModel):
     """How one pod computes with several GPUs."""
     template: PodTemplate | None = None
     """A PodTemplateSpec that is merged over the pods of the role, and over spec.template."""
-    gpu_cost_per_hour: CostText | None = None
-    """What one GPU of this role costs per hour, in any currency, such as "4.10". Prefill and decode
-    are then sized for the lowest cost instead of the fewest GPUs, and status says what tokens and
-    good requests cost. Write it for both roles or for none. Default: all GPUs cost the same."""
-    gpu_types: Annotated[tuple[GpuType, ...], Field(max_length=4)] = ()
-    """GPU types that may serve the role, each with its own cost. The role begins on the first. With
-    slo and policy Goodput it goes to the one that meets slo at the lowest cost, by the profiles and
-    the load of the last day; where pods find no node for autoscaling.gpuTypeFallback, to another
-    one. All pods of the role are of one type; a change is a rollout. Default: any GPU of the
-    cluster."""
-
-    @property
-    def gpu_type(self) -> GpuType | None:
-        """The type that the role runs on, of a role as chosen; of one as written, the first."""
-        return self.gpu_types[0] if self.gpu_types else None
-
-    def cost_is_written_once(self) -> bool:
-        return self.gpu_cost_per_hour is None or not self.gpu_types
-
-    def gpus_are_named_once(self) -> bool:
-        plain = self.resources.gpu_resource is None and self.resources.gpu_from == "Resource"
-        return plain or not self.gpu_types
-
-    def types_can_be_told_apart(self) -> bool:
-        return len(self.gpu_types) < 2 or all(
-            kind.node_selector or kind.resource_name != NVIDIA for kind in self.gpu_types
-        )
-
-    rules: ClassVar[tuple[ValidationRule, ...]] = (
-        ValidationRule(
-            field=".gpuCostPerHour",
-            cel="!has(self.gpuCostPerHour) || !has(self.gpuTypes) || size(self.gpuTypes) == 0",
-            holds=cost_is_written_once,
-            message="each of gpuTypes has its own costPerHour: leave gpuCostPerHour out",
-        ),
-        ValidationRule(
-            field=".resources",
-            cel="!has(self.gpuTypes) || size(self.gpuTypes) == 0 || "
-            "(!has(self.resources.gpuResource) && self.resources.gpuFrom == 'Resource')",
-            holds=gpus_are_named_once,
-            message="each of gpuTypes has its own resourceName: leave resources.gpuResource and "
-            "resources.gpuFrom out",
-        ),
-        ValidationRule(
-            field=".gpuTypes",
-            cel="!has(self.gpuTypes) || size(self.gpuTypes) < 2 || self.gpuTypes.all(t, "
-            "(has(t.nodeSelector) && size(t.nodeSelector) > 0) || "
-            f"(has(t.resourceName) && t.resourceName != '{NVIDIA}'))",
-            holds=types_can_be_told_apart,
-            message="the scheduler cannot tell these gpuTypes apart: give each a nodeSelector, "
-            "such as nvidia.com/gpu.product, or a resourceName of its own",
-        ),
-    )
+    gpu_types: Annotated[tuple[GpuTypeName, ...], Field(max_length=4)] = ()
+    """Names of the types of spec.gpuTypes that may serve the role; the role begins on the first.
+    With slo and policy Goodput it goes to the one that meets slo at the lowest cost, by the
+    profiles and the load of the last day; where pods find no node for autoscaling.gpuTypeFallback,
+    to another one. All pods of the role are of one type; a change is a rollout. Prefill and decode
+    are sized for the lowest cost instead of the fewest GPUs. Default: any GPU of the cluster."""
 
 
 class Roles(ApiModel):

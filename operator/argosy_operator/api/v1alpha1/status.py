@@ -100,7 +100,7 @@ class Goodput(ApiModel):
     per_gpu: Short | None = Field(None, alias="perGPU")
     """Requests per second and GPU that met both targets."""
     cost_per_hour: Short | None = None
-    """What the GPUs of the fleet's pods cost per hour, by roles.<role>.gpuCostPerHour."""
+    """What the GPUs of the fleet's pods cost per hour, by costPerHour of their gpuTypes."""
     cost_per_million_tokens: Short | None = None
     """What a million generated tokens cost."""
     cost_per_thousand_good: Short | None = None

@@ -107,7 +107,7 @@ def fields(
     flips = {"roleFlip": True} if spec.flips_roles else {}
     tensor = {name: role.parallelism.tensor for name, role in spec.active_roles()}
     split = {"tensor": tensor} if set(tensor.values()) != {1} else {}
-    types = {name: _type(role.gpu_type) for name, role in spec.active_roles() if role.gpu_type}
+    types = {name: _type(kind) for name, _ in spec.active_roles() if (kind := spec.type_of(name))}
     typed = {"gpuTypes": types} if types else {}
     templates, fetched = _templates(fleet), fleet.fetched_model
     commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
@@ -156,11 +156,7 @@ def _templates(fleet: ServingDeployment) -> Object:
 
 def _type(kind: GpuType) -> Object:
     """What the pods show of their GPU type: neither what it costs nor how fast it is."""
-    return {
-        "name": kind.name,
-        "resourceName": kind.resource_name,
-        "nodeSelector": dict(kind.node_selector),
-    }
+    return {"name": kind.name, "nodeSelector": dict(kind.node_selector)}
 
 
 def _kv_transfer(kv_transfer: KvTransfer) -> Object:

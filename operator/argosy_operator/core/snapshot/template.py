@@ -178,9 +178,8 @@ def _layers(spec: ServingDeploymentSpec) -> dict[str, _Layer]:
     gpus, labels = frozenset[str](), frozenset[str]()
     for name in names.ENGINE_ROLES:
         role = spec.role(name)
-        kinds = role.gpu_types
-        own = {NVIDIA, role.resources.gpu_resource or NVIDIA, *(k.resource_name for k in kinds)}
-        of_nodes = frozenset(label for kind in kinds for label in kind.node_selector)
+        own = {NVIDIA, role.resources.gpu_resource or NVIDIA}
+        of_nodes = frozenset(label for kind in spec.types_of(name) for label in kind.node_selector)
         place = ("spec", "roles", name, "template")
         template = role.template or nothing
         found[name] = _Layer(place, template, (ENGINE_CONTAINER,), frozenset(own), of_nodes)
@@ -270,7 +269,7 @@ def _refused(layer: _Layer, path: _Path) -> str | None:
         case ("spec", "volumes", name) if name in OWN_VOLUMES:
             return "Argosy chooses what is in this volume: choose another name"
         case ("spec", "nodeSelector", label) if label in layer.labels:
-            return "the role's gpuTypes choose by this label: write it there"
+            return "gpuTypes choose by this label: write it there"
         case ("spec", "containers", name) if name in CONTAINERS and name not in layer.of:
             return f"these pods have no container {name}: write it into the template of its pods"
         case ("spec", "containers", name, *below) if name in CONTAINERS:

@@ -205,15 +205,11 @@ def _costs(
 ) -> dict[str, str]:
     """What the pods' GPUs cost per hour, per million generated tokens and per thousand requests
     within the SLO. `good` and `tokens` are per second. Empty where a pod's cost is unknown."""
-    costs: dict[tuple[str, str], float] = {}
-    for role, settings in snapshot.fleet.spec.active_roles():
-        if settings.gpu_cost_per_hour is not None:
-            costs[role, ""] = settings.gpu_cost_per_hour.amount
-        costs |= {(role, kind.name): kind.cost_per_hour.amount for kind in settings.gpu_types}
+    costs = {kind.name: kind.cost_per_hour.amount for kind in snapshot.fleet.spec.gpu_types}
     holding = [pod for pod in snapshot.pods if pod.alive and pod.gpus > 0]
-    if not costs or any((pod.role, pod.gpu_type) not in costs for pod in holding):
+    if not costs or any(pod.gpu_type not in costs for pod in holding):
         return {}
-    hourly = sum(pod.gpus * costs[pod.role, pod.gpu_type] for pod in holding)
+    hourly = sum(pod.gpus * costs[pod.gpu_type] for pod in holding)
     figures = {"costPerHour": f"{hourly:.2f}"}
     rates = {"costPerMillionTokens": tokens / 1e6, "costPerThousandGood": good / 1e3}
     for name, per_s in rates.items():
@@ -266,13 +262,10 @@ def roles_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
 
 def _gpu_type(snapshot: Snapshot, role: RoleName) -> dict[str, Any]:
     """Which GPU type the role runs on, what one costs, and which types have no room."""
-    settings = snapshot.fleet.spec.role(role)
-    shut = without_room(snapshot, role)
+    kind, shut = snapshot.fleet.spec.type_of(role), without_room(snapshot, role)
     found: dict[str, Any] = {}
-    if settings.gpu_type is not None:
-        found["gpuType"] = settings.gpu_type.name
-    if settings.gpu_cost_per_hour is not None:
-        found["gpuCostPerHour"] = str(settings.gpu_cost_per_hour)
+    if kind is not None:
+        found |= {"gpuType": kind.name, "gpuCostPerHour": str(kind.cost_per_hour)}
     if shut:
         found["gpuTypesWithoutRoom"] = {name: rfc3339(at) for name, at in shut.items()}
     return found

@@ -213,10 +213,10 @@ def _types_left(findings: Findings) -> str:
     """Which roles run on which type because others had no room; "" for none."""
     snapshot = findings.snapshot
     left = [
-        f"{role} runs on {settings.gpu_type.name}, since pods found no node with "
+        f"{role} runs on {settings.gpu_types[0]}, since pods found no node with "
         f"{' and '.join(shut)} ({rfc3339(max(shut.values()))})"
         for role, settings in snapshot.fleet.spec.active_roles()
-        if settings.gpu_type is not None and (shut := without_room(snapshot, role))
+        if settings.gpu_types and (shut := without_room(snapshot, role))
     ]
     return f"{'; '.join(left)}. It may go back after a day, if that is cheaper" if left else ""
 

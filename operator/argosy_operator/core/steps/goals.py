@@ -42,11 +42,12 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
                 name,
                 role.replicas.min,
                 role.replicas.max,
-                None if role.gpu_cost_per_hour is None else role.gpu_cost_per_hour.amount,
-                "" if role.gpu_type is None else role.gpu_type.name,
-                None if role.gpu_type is None else profile_of(role.gpu_type),
+                None if kind is None else kind.cost_per_hour.amount,
+                "" if kind is None else kind.name,
+                None if kind is None else profile_of(kind),
             )
             for name, role in spec.active_roles()
+            for kind in (spec.type_of(name),)
         ),
         slo=None
         if slo is None
@@ -93,25 +94,21 @@ def profile_of(kind: GpuType) -> Profile | None:
 
 
 def offers_of(spec: ServingDeploymentSpec) -> Offers:
-    """What may serve each role, in the order of the list; empty for a fleet without gpuTypes. A
-    role without them beside one with them is offered what it has."""
-    roles = dict(spec.active_roles())
-    if not any(role.gpu_types for role in roles.values()):
-        return {}
+    """What may serve each role, in the order of its list; empty for a fleet without gpuTypes."""
     prior = prior_of(spec.model.uri)
-    offers: dict[RoleName, tuple[Offer, ...]] = {}
-    for name, role in roles.items():
-        gpus, cost = role.resources.gpu, role.gpu_cost_per_hour
-        offers[name] = tuple(
+    return {
+        name: tuple(
             Offer(
                 kind.name,
-                gpus if kind.gpu is None else kind.gpu,
+                role.resources.gpu if kind.gpu is None else kind.gpu,
                 kind.cost_per_hour.amount,
                 profile_of(kind) or prior,
             )
-            for kind in role.gpu_types
-        ) or (Offer("", gpus, 0.0 if cost is None else cost.amount, prior),)
-    return offers
+            for kind in spec.types_of(name)
+        )
+        for name, role in spec.active_roles()
+        if role.gpu_types
+    }
 
 
 def windows_of(spec: ServingDeploymentSpec) -> tuple[Window, ...]:

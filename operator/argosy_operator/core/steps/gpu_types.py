@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from argosy_law.prices import DAY_S, Types, cheapest
-from argosy_operator.api.fields import Cost
-from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeployment
+from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeployment, ServingDeploymentSpec
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import AnnotateRole, Event, EventReason, key_of
 from argosy_operator.core.snapshot.objects import ChildKey, Object, rfc3339, seconds
@@ -52,7 +51,7 @@ class Noted:
 
 def noted(serving_role: Object | None, role: Role) -> Noted:
     """What the ServingRole says, as far as the spec lists it."""
-    listed = {kind.name for kind in role.gpu_types}
+    listed = role.gpu_types
     annotations = ((serving_role or {}).get("metadata") or {}).get("annotations") or {}
     name, _, time = annotations.get(names.GPU_TYPE, "").partition(" ")
     pairs = (part.partition("=") for part in annotations.get(names.GPU_TYPES_FULL, "").split(","))
@@ -62,31 +61,26 @@ def noted(serving_role: Object | None, role: Role) -> Noted:
 
 
 def as_chosen(fleet: ServingDeployment, children: Mapping[ChildKey, Object]) -> ServingDeployment:
-    """The fleet as it runs: the chosen type is the first of each role's list, and its cost and GPUs
-    are those of the role. The fleet itself if no role has gpuTypes."""
-    changed: dict[RoleName, Role] = {}
+    """The fleet as it runs: the chosen type is the first of each role's list, and its GPUs are
+    those of the role. The fleet itself if no role has gpuTypes."""
+    changed: dict[str, Role] = {}
     for name, role in fleet.spec.active_roles():
         if role.gpu_types:
             live = children.get(("ServingRole", names.serving_role(fleet.name, name)))
-            changed[name] = _on(role, noted(live, role).name)
+            changed[name] = _on(fleet.spec, role, noted(live, role).name)
     if not changed:
         return fleet
-    roles = fleet.spec.roles.model_copy(update={str(name): role for name, role in changed.items()})
+    roles = fleet.spec.roles.model_copy(update=changed)
     spec = fleet.spec.model_copy(update={"roles": roles})
     return fleet.model_copy(update={"spec": spec})
 
 
-def _on(role: Role, name: str) -> Role:
-    types = sorted(role.gpu_types, key=lambda kind: kind.name != name)
-    first = types[0]
+def _on(spec: ServingDeploymentSpec, role: Role, name: str) -> Role:
+    types = sorted(role.gpu_types, key=lambda of: of != name)
+    first = next(kind for kind in spec.gpu_types if kind.name == types[0])
     gpu = role.resources.gpu if first.gpu is None else first.gpu
-    return role.model_copy(
-        update={
-            "gpu_types": tuple(types),
-            "gpu_cost_per_hour": Cost(first.cost_per_hour),
-            "resources": role.resources.model_copy(update={"gpu": gpu}),
-        }
-    )
+    resources = role.resources.model_copy(update={"gpu": gpu})
+    return role.model_copy(update={"gpu_types": tuple(types), "resources": resources})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +92,12 @@ class Typed:
 
     @property
     def current(self) -> Types:
-        return tuple(role.gpu_type.name if role.gpu_type else "" for role in self.roles.values())
+        return tuple(role.gpu_types[0] if role.gpu_types else "" for role in self.roles.values())
 
     def shut(self, now: float) -> frozenset[Types]:
         """All choices with a type that has no room."""
         without = {name: note.shut(now) for name, note in self.notes.items()}
-        lists = [[kind.name for kind in role.gpu_types] or [""] for role in self.roles.values()]
+        lists = [role.gpu_types or [""] for role in self.roles.values()]
         return frozenset(
             types
             for types in product(*lists)
@@ -151,14 +145,14 @@ def _leave(snapshot: Snapshot, draft: Draft, typed: Typed, role: RoleName, waiti
         types = (*typed.current[:at], name, *typed.current[at + 1 :])
         return usual.get(types, float("inf"))
 
-    open_ = sorted((kind.name for kind in others if kind.name not in shut), key=cost)
+    open_ = sorted((name for name in others if name not in shut), key=cost)
     if not open_:
-        message = f"{role} stays on {own.name}: none of its gpuTypes has room"
+        message = f"{role} stays on {own}: none of its gpuTypes has room"
         return draft.step(StepReason.NO_GPU_TYPE_HAS_ROOM, message)
-    new = Noted(open_[0], snapshot.now, note.left(own.name, snapshot.now))
+    new = Noted(open_[0], snapshot.now, note.left(own, snapshot.now))
     why = (
         f"{role} goes on with GPU type {new.name}: pod {waiting.name} found no node with "
-        f"{own.name} for {snapshot.now - waiting.created_at:.0f} s: {waiting.unschedulable}"
+        f"{own} for {snapshot.now - waiting.created_at:.0f} s: {waiting.unschedulable}"
     )
     return _write(snapshot, draft, {role: new}, why, warning=True)
 

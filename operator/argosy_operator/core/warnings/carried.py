@@ -12,7 +12,7 @@ from argosy_law.estimate.profiles import prior_of
 from argosy_law.goals import SLO, Goals, Profile
 from argosy_law.size.model import Limits, Model, model_of
 from argosy_law.size.work import Work, alike
-from argosy_operator.api.v1alpha1 import Role, ServingDeploymentSpec
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.core.steps.goals import by_law, goals_of, profile_of
 from argosy_operator.core.warnings.forecast import forecast
 from argosy_operator.core.warnings.warning import FleetWarning
@@ -28,7 +28,7 @@ HALVINGS = 12
 def carried(spec: ServingDeploymentSpec) -> Iterator[FleetWarning]:
     """What the fleet at its largest carries, as a sentence; nothing where that is not known."""
     goals = goals_of(spec)
-    profiles = [_profile(spec, role) for _, role in spec.active_roles()]
+    profiles = [_profile(spec, name) for name, _ in spec.active_roles()]
     if goals.slo is None or not by_law(spec) or goals.policy != "Goodput":
         return
     pods = forecast(spec).pods
@@ -50,11 +50,12 @@ def _two_digits(rate: float) -> str:
     return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:.2g}"
 
 
-def _profile(spec: ServingDeploymentSpec, role: Role) -> Profile | None:
+def _profile(spec: ServingDeploymentSpec, name: RoleName) -> Profile | None:
     """None where it is not known, or where the role may run on one of several types."""
-    if len(role.gpu_types) > 1:
+    if len(spec.types_of(name)) > 1:
         return None
-    own = None if role.gpu_type is None else profile_of(role.gpu_type)
+    kind = spec.type_of(name)
+    own = None if kind is None else profile_of(kind)
     return own or prior_of(spec.model.uri)
 
 

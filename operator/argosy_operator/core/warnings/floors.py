@@ -13,7 +13,7 @@ from argosy_law.estimate.profiles import prior_of
 from argosy_law.goals import Profile
 from argosy_law.record import from_json
 from argosy_law.state import ScalingState
-from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeploymentSpec
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.core.steps.goals import profile_of
 
 Limit = Literal["ttft", "tpot"]
@@ -41,25 +41,28 @@ def floors(
 ) -> Iterator[tuple[Limit, Floor]]:
     """The floor of each limit that is known. `learnt`: what `learnt_steps` gives."""
     for limit, (what, roles) in _STEPS.items():
-        for name, role in spec.active_roles():
+        for name, _ in spec.active_roles():
             if name not in roles:
                 continue
             # The base of a colocated engine's steps is that of steps that decode.
             seconds = None if (limit, name) == ("ttft", "colocated") else learnt.get(name)
             source = " on this fleet's engines"
             if seconds is None:
-                seconds, source = _by_profile(limit, spec, role)
+                seconds, source = _by_profile(limit, spec, name)
             if seconds is not None:
                 yield limit, Floor(seconds, f"{what} takes {seconds * 1000:.1f} ms{source}")
 
 
-def _by_profile(limit: Limit, spec: ServingDeploymentSpec, role: Role) -> tuple[float | None, str]:
+def _by_profile(
+    limit: Limit, spec: ServingDeploymentSpec, role: RoleName
+) -> tuple[float | None, str]:
     """Seconds of the step on the fastest type that may serve the role, and which that is. None if
     one of the types has no profile: it may be faster."""
     prior = prior_of(spec.model.uri)
-    if not role.gpu_types:
+    types = spec.types_of(role)
+    if not types:
         return (None if prior is None else _base(limit, prior)), ""
-    known = [(profile_of(kind) or prior, kind.name) for kind in role.gpu_types]
+    known = [(profile_of(kind) or prior, kind.name) for kind in types]
     times = [(_base(limit, profile), name) for profile, name in known if profile is not None]
     if len(times) < len(known):
         return None, ""

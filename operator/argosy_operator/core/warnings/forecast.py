@@ -36,7 +36,7 @@ def forecast(spec: ServingDeploymentSpec) -> Forecast:
     """Pods and GPUs between the fewest and the most that the spec allows."""
     roles = dict(spec.active_roles())
     pods = {name: _pods(spec, name, role) for name, role in roles.items()}
-    each = {name: _gpus_of_a_pod(role) for name, role in roles.items()}
+    each = {name: _gpus_of_a_pod(spec, name) for name in roles}
     low = sum(pods[name].low * each[name].low for name in roles)
     high = sum(pods[name].high * each[name].high for name in roles)
     budget = spec.autoscaling.gpu_budget.max
@@ -61,10 +61,10 @@ def _pods(spec: ServingDeploymentSpec, name: RoleName, role: Role) -> Range:
     return Range(0 if spec.goes_to_zero else low, high)
 
 
-def _gpus_of_a_pod(role: Role) -> Range:
+def _gpus_of_a_pod(spec: ServingDeploymentSpec, name: RoleName) -> Range:
     """GPUs of one pod, on the types that may serve the role."""
-    own = role.resources.gpu
-    sizes = [own if kind.gpu is None else kind.gpu for kind in role.gpu_types] or [own]
+    own = spec.role(name).resources.gpu
+    sizes = [own if kind.gpu is None else kind.gpu for kind in spec.types_of(name)] or [own]
     return Range(min(sizes), max(sizes))
 
 

@@ -88,13 +88,12 @@ class EnginePod:
     @property
     def gpu_type(self) -> GpuType | None:
         """The GPU type that it runs on; None: any."""
-        return self.fleet.spec.role(self.role).gpu_type
+        return self.fleet.spec.type_of(self.role)
 
     @property
     def gpu_resource(self) -> str:
         """The resource by which it asks for GPUs."""
-        own = self.fleet.spec.role(self.role).resources.gpu_resource or NVIDIA
-        return own if self.gpu_type is None else self.gpu_type.resource_name
+        return self.fleet.spec.role(self.role).resources.gpu_resource or NVIDIA
 
     @property
     def claims_gpus(self) -> bool:
