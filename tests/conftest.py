@@ -5,7 +5,7 @@ from secrets import randbelow
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 from local.cluster.fetch import use
 from tests.support.cluster import cluster, namespace
@@ -21,8 +21,13 @@ IN_CI = bool(os.environ.get("CI"))
 
 # Machines are shared: an example may take long without being slow. Where hypothesis sees a CI it
 # would draw the same examples in every run; ours are new, so a run needs fewer of them.
-settings.register_profile("ci", max_examples=50, derandomize=False, print_blob=True, deadline=None)
-settings.register_profile("default", deadline=None)
+# To explain a failure, hypothesis traces each line: a long property then ends at its time limit,
+# and the failure that it found is not printed.
+PHASES = [phase for phase in Phase if phase is not Phase.explain]
+settings.register_profile(
+    "ci", max_examples=50, derandomize=False, print_blob=True, deadline=None, phases=PHASES
+)
+settings.register_profile("default", deadline=None, phases=PHASES)
 # `make deflake`: what one example in some thousands shows, before a run in CI meets it.
 settings.register_profile("deflake", max_examples=2000, print_blob=True, deadline=None)
 settings.load_profile("ci" if IN_CI else "default")
