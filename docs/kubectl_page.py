@@ -58,7 +58,7 @@ NOTES = {
         "types, bounds, items of a list with one name, and rules between fields; and a request "
         "above its limit, which it refuses when the pods are made. Warnings are an SLO below the "
         "engine's floor, a simulated engine that does not exist, a policy without an SLO, and a "
-        "range in which the SLO can change nothing ([warnings.md](warnings.md)). Each line is "
+        "range in which the SLO can change nothing. Each line is "
         "`FILE:LINE: error: …`, as compilers print it. A list of objects, such as that of `kubectl "
         "get sd -A -o yaml | kubectl argosy lint -`, is read item by item."
     ),

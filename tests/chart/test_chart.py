@@ -24,11 +24,9 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.webhook import NAME
 from argosy_operator.render import gateway, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.models import fetch
-from argosy_operator.shell.webhook.serve import PATH
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
 
@@ -359,7 +357,7 @@ def rendered_with(chart, values):
 def test_a_value_that_an_older_chart_did_not_have_has_its_default(path, chart_with_notes):
     """`helm upgrade --reuse-values` renders a chart with the values of the one before it."""
     now = copy.deepcopy(DEFAULTS)
-    now["prometheus"]["embedded"] = now["webhook"]["enabled"] = True
+    now["prometheus"]["embedded"] = True
     at(now, path[:-1])[path[-1]] = copy.deepcopy(at(DEFAULTS, path))
     code, wanted = rendered_with(chart_with_notes, yaml.safe_dump(now))
     assert code == 0, wanted
@@ -523,79 +521,6 @@ def test_the_operator_makes_jobs_and_claims_that_it_knows_by_name():
     assert claims == {"get", "create", "patch"}
 
 
-def webhook():
-    return rendered("webhook-values.yaml")
-
-
-def test_the_webhook_is_there_only_if_it_is_asked_for():
-    assert [o for o in rendered() if "webhook" in o["metadata"]["name"]] == []
-    assert [o["kind"] for o in rendered() if "Webhook" in o["kind"]] == []
-    kinds = [o["kind"] for o in webhook() if o["metadata"]["name"].endswith("-webhook")]
-    wanted = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "Deployment"]
-    assert sorted(kinds) == sorted([*wanted, "ValidatingWebhookConfiguration"])
-
-
-def test_the_webhook_refuses_nothing_and_holds_up_nothing():
-    (asked,) = one(webhook(), "ValidatingWebhookConfiguration")["webhooks"]
-    assert (asked["failurePolicy"], asked["sideEffects"]) == ("Ignore", "None")
-    assert asked["timeoutSeconds"] <= 2
-    (rule,) = asked["rules"]
-    assert (rule["resources"], rule["operations"]) == (
-        ["servingdeployments"],
-        ["CREATE", "UPDATE"],
-    )
-    assert asked["name"] == NAME
-    assert asked["clientConfig"]["service"]["path"] == PATH
-
-
-def test_the_webhooks_account_may_patch_its_own_configuration_and_nothing_else():
-    objects = webhook()
-    configuration = one(objects, "ValidatingWebhookConfiguration")["metadata"]["name"]
-    (rule,) = one(objects, "ClusterRole", "-webhook")["rules"]
-    assert (rule["resourceNames"], rule["verbs"]) == ([configuration], ["get", "patch"])
-    account = one(objects, "ServiceAccount", "-webhook")["metadata"]["name"]
-    bound = [
-        o["roleRef"]["name"]
-        for o in objects
-        if o["kind"].endswith("Binding") and any(s["name"] == account for s in o["subjects"])
-    ]
-    assert bound == [one(objects, "ClusterRole", "-webhook")["metadata"]["name"]]
-    assert rules_of(objects) == rules_of(rendered())
-
-
-def test_the_webhook_is_called_by_the_name_in_its_certificate():
-    objects = webhook()
-    service = one(objects, "Service", "-webhook")
-    deployment = one(objects, "Deployment", "-webhook")
-    pod = deployment["spec"]["template"]
-    (container,) = pod["spec"]["containers"]
-    args = dict(zip(container["args"][2::2], container["args"][3::2], strict=True))
-    (asked,) = one(objects, "ValidatingWebhookConfiguration")["webhooks"]
-    called = asked["clientConfig"]["service"]
-    assert (called["name"], called["namespace"]) == (
-        service["metadata"]["name"],
-        service["metadata"]["namespace"],
-    )
-    assert args["--host"] == f"{called['name']}.{called['namespace']}.svc"
-    assert (
-        args["--configuration"]
-        == one(objects, "ValidatingWebhookConfiguration")["metadata"]["name"]
-    )
-    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
-    assert {p["name"]: p["containerPort"] for p in container["ports"]}["https"] == int(
-        args["--port"]
-    )
-    operators = one(objects, "Deployment", "-operator")["spec"]["selector"]["matchLabels"]
-    assert not operators.items() <= pod["metadata"]["labels"].items()
-
-
-def test_the_webhook_of_a_namespaced_release_is_asked_about_its_namespace_only():
-    objects = rendered("namespaced-values.yaml", "webhook.enabled=true")
-    (asked,) = one(objects, "ValidatingWebhookConfiguration")["webhooks"]
-    labels = asked["namespaceSelector"]["matchLabels"]
-    assert labels == {"kubernetes.io/metadata.name": "argosy-system"}
-
-
 USERS = ("runAsUser", "runAsGroup", "fsGroup")
 
 
@@ -611,7 +536,7 @@ def pods_of(objects):
 def test_no_pod_names_a_user_where_the_platform_assigns_them():
     """restricted-v2 of OpenShift refuses pods with a user outside of the namespace's range."""
     objects = rendered("openshift-values.yaml", "crds.enabled=false")
-    assert pods_of(objects).keys() == {"operator", "webhook", "prometheus"}
+    assert pods_of(objects).keys() == {"operator", "prometheus"}
     assert [name for name in USERS if name in json.dumps(objects)] == []
     template = PodTemplate.model_validate_json(operator_args(objects)["--pod-template"])
     images = replace(IMAGES, template=template)
@@ -625,7 +550,7 @@ def test_no_pod_names_a_user_where_the_platform_assigns_them():
 
 
 def test_pods_name_the_user_of_the_images_unless_the_platform_assigns_it():
-    settings = ("webhook.enabled=true", "prometheus.embedded=true")
+    settings = ("prometheus.embedded=true",)
     for template in pods_of(rendered(None, *settings)).values():
         security = template["spec"]["securityContext"]
         assert (security["runAsUser"], security["runAsGroup"]) == (65532, 65532)
@@ -641,20 +566,20 @@ PLACED = {
 
 @pytest.mark.parametrize(
     ("component", "placed"),
-    [("operator", {"operator", "webhook"}), ("prometheus", {"prometheus"})],
+    [("operator", {"operator"}), ("prometheus", {"prometheus"})],
 )
 def test_the_charts_own_pods_are_placed_by_the_values_of_their_component(component, placed):
     settings = [f"{component}.{name}={json.dumps(value)}" for name, value in PLACED.items()]
     settings.append(f'{component}.podAnnotations={{"team":"llm"}}')
     words = [word for setting in settings for word in ("--set-json", setting)]
-    words += ["--set", "webhook.enabled=true,prometheus.embedded=true,crds.enabled=false"]
+    words += ["--set", "prometheus.embedded=true,crds.enabled=false"]
     code, text = helm("template", "argosy", str(CHART), *words)
     assert code == 0, text
     objects = list(yaml.safe_load_all(text))
     for item in objects:
         kubernetes_validate.validate(item, "1.36", strict=True)
     pods = pods_of(objects)
-    assert pods.keys() == {"operator", "webhook", "prometheus"}
+    assert pods.keys() == {"operator", "prometheus"}
     for name, template in pods.items():
         found = {key: template["spec"][key] for key in PLACED if key in template["spec"]}
         assert found == (PLACED if name in placed else {})

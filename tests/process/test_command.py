@@ -2,7 +2,6 @@
 
 import json
 import re
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from argosy_operator.cli import main
 from argosy_operator.core.budgets import Budgets
 from argosy_operator.ports import rate_limit
 from argosy_operator.shell import app
-from argosy_operator.shell.webhook import serve
 
 
 def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -136,30 +134,3 @@ def test_explain_without_a_kubeconfig_says_where_it_looked(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     assert main(["explain", "chat"]) == 3
     assert str(tmp_path / "none") in capsys.readouterr().err
-
-
-def test_the_flags_of_the_webhook_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[serve.Options] = []
-
-    async def run(options: serve.Options) -> int:
-        given.append(options)
-        return 0
-
-    monkeypatch.setattr(serve, "run", run)
-    words = ["webhook", "--configuration", "mine", "--host", "w.ns.svc"]
-    assert main(words) == 0
-    assert main([*words, "--certificate-lifetime", "20s", "--port", "9443"]) == 0
-    assert [options.lifetime for options in given] == [timedelta(days=7), timedelta(seconds=20)]
-    assert (given[0].configuration, given[0].host, given[0].port) == ("mine", "w.ns.svc", 8443)
-    assert given[1].port == 9443
-
-
-@pytest.mark.parametrize("text", ["", "7d", "0h", "19s", "8761h", "1.5h", "-1h"])
-def test_a_wrong_lifetime_of_certificates_is_refused_with_what_to_write(
-    text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["webhook", "--configuration", "mine", "--host", "w.ns.svc"]
-    assert main([*words, f"--certificate-lifetime={text}"]) == 2
-    said = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().err).split())
-    assert "--certificate-lifetime" in said
-    assert "such as 168h" in said

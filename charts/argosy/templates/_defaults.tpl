@@ -38,18 +38,6 @@
     "podAnnotations": {},
     "env": []
   },
-  "webhook": {
-    "enabled": false,
-    "resources": {
-      "requests": {
-        "cpu": "20m",
-        "memory": "96Mi"
-      },
-      "limits": {
-        "memory": "256Mi"
-      }
-    }
-  },
   "rbac": {
     "namespaced": false,
     "aggregate": true

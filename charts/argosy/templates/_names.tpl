@@ -25,7 +25,6 @@ default limits away, and looks like values without limits. Each template begins 
 
 {{- define "argosy.operator" -}}{{ include "argosy.name" . }}-operator{{- end }}
 {{- define "argosy.prometheus" -}}{{ include "argosy.name" . }}-prometheus{{- end }}
-{{- define "argosy.webhook" -}}{{ include "argosy.name" . }}-webhook{{- end }}
 
 {{/* Cluster-scoped names hold the namespace, so that two releases do not meet. */}}
 {{- define "argosy.clusterName" -}}{{ .Release.Namespace }}-{{ include "argosy.name" . }}{{- end }}

@@ -8,9 +8,8 @@ from argosy_operator.cli.crds import crds
 from argosy_operator.cli.kubectl.app import application, invoked
 from argosy_operator.cli.kubectl.explain import explain
 from argosy_operator.cli.run import run
-from argosy_operator.cli.webhook import webhook
 
-app = application("The Argosy operator and its tools.", (run, crds, explain, webhook))
+app = application("The Argosy operator and its tools.", (run, crds, explain))
 
 
 def main(argv: list[str]) -> int:

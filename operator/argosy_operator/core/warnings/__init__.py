@@ -1,4 +1,1 @@
-"""What a spec that the API server takes will do, and what it will not do, in sentences.
-
-`kubectl argosy lint` and the webhook (designs/0032-warnings.md) say them.
-"""
+"""What a spec that the API server takes will not do, in sentences for `kubectl argosy lint`."""

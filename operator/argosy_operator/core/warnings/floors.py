@@ -1,25 +1,19 @@
 """The least that TTFT and TPOT can be, whatever the number of pods: an engine step without load.
 
-It is known from what the fleet's own engines showed, from `gpuTypes[].profile`, and from the
-presets of simulated engines. Where nothing is known there is no floor.
+It is known from `gpuTypes[].profile` and from the presets of simulated engines. Where nothing is
+known there is no floor.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import sqrt
-from typing import Any, Literal
+from typing import Literal
 
 from argosy_law.estimate.profiles import prior_of
 from argosy_law.goals import Profile
-from argosy_law.record import from_json
-from argosy_law.state import ScalingState
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.core.steps.goals import profile_of
 
 Limit = Literal["ttft", "tpot"]
-SURE = 2.0
-"""Standard deviations by which a learnt constant is lowered: a floor that is too low says nothing,
-one that is too high says what is wrong."""
 _STEPS: Mapping[Limit, tuple[str, tuple[RoleName, ...]]] = {
     "ttft": ("a prefill step of an empty prompt", ("prefill", "colocated")),
     "tpot": ("a decode step of an empty batch", ("decode", "colocated")),
@@ -36,19 +30,13 @@ class Floor:
     """What takes so long, such as "a decode step of an empty batch takes 19.9 ms"."""
 
 
-def floors(
-    spec: ServingDeploymentSpec, learnt: Mapping[RoleName, float]
-) -> Iterator[tuple[Limit, Floor]]:
-    """The floor of each limit that is known. `learnt`: what `learnt_steps` gives."""
+def floors(spec: ServingDeploymentSpec) -> Iterator[tuple[Limit, Floor]]:
+    """Yield the floor of each limit that is known."""
     for limit, (what, roles) in _STEPS.items():
         for name, _ in spec.active_roles():
             if name not in roles:
                 continue
-            # The base of a colocated engine's steps is that of steps that decode.
-            seconds = None if (limit, name) == ("ttft", "colocated") else learnt.get(name)
-            source = " on this fleet's engines"
-            if seconds is None:
-                seconds, source = _by_profile(limit, spec, name)
+            seconds, source = _by_profile(limit, spec, name)
             if seconds is not None:
                 yield limit, Floor(seconds, f"{what} takes {seconds * 1000:.1f} ms{source}")
 
@@ -72,20 +60,3 @@ def _by_profile(
 
 def _base(limit: Limit, profile: Profile) -> float:
     return profile.prefill_base_s if limit == "ttft" else profile.decode_base_s
-
-
-def learnt_steps(status: Any) -> dict[RoleName, float]:
-    """Seconds of a step without load by role, from the record of the last decision in `status`, as
-    far as they were measured well enough. Empty for any other status."""
-    try:
-        record = status["autoscaling"]["lastDecision"]["record"]
-        state = from_json(ScalingState, record["state"])
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError):
-        return {}
-    found: dict[RoleName, float] = {}
-    for role in state.roles:
-        estimate = role.estimate
-        variance = estimate.covariance[0][0]
-        if estimate.learnt and variance >= 0:
-            found[role.role] = estimate.theta[0] - SURE * sqrt(variance)
-    return {role: seconds for role, seconds in found.items() if seconds > 0}

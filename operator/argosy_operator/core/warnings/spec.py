@@ -1,21 +1,17 @@
 """What the API server takes, and what will not do what was meant."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from argosy_law.estimate.profiles import PRESETS, SCHEME, prior_of
-from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment, ServingDeploymentSpec
+from argosy_operator.api.v1alpha1 import ServingDeployment, ServingDeploymentSpec
 from argosy_operator.core.snapshot.objects import Place
 from argosy_operator.core.snapshot.template import refusals
 from argosy_operator.core.warnings.floors import floors
 from argosy_operator.core.warnings.warning import FleetWarning
 
-NOTHING: Mapping[RoleName, float] = {}
 
-
-def warnings(
-    fleet: ServingDeployment, learnt: Mapping[RoleName, float] = NOTHING
-) -> Iterator[FleetWarning]:
-    """Warnings about a valid fleet. `learnt`: seconds of a step of its engines without load."""
+def warnings(fleet: ServingDeployment) -> Iterator[FleetWarning]:
+    """Yield warnings about a valid fleet."""
     spec = fleet.spec
     model = spec.model.uri
     if model.startswith(SCHEME) and prior_of(model) is None:
@@ -25,7 +21,7 @@ def warnings(
         )
     for one in refusals(spec):
         yield FleetWarning(one.place, one.sentence, is_error=True)
-    yield from _below_floors(spec, learnt)
+    yield from _below_floors(spec)
     written = "policy" in spec.autoscaling.model_fields_set
     if written and spec.autoscaling.policy == "Goodput" and spec.slo is None:
         yield FleetWarning(
@@ -40,15 +36,13 @@ def warnings(
             )
 
 
-def _below_floors(
-    spec: ServingDeploymentSpec, learnt: Mapping[RoleName, float]
-) -> Iterator[FleetWarning]:
-    """Targets, of the SLO and of its classes, that no number of pods meets."""
+def _below_floors(spec: ServingDeploymentSpec) -> Iterator[FleetWarning]:
+    """Yield targets, of the SLO and of its classes, that no number of pods meets."""
     if spec.slo is None:
         return
     targets: list[tuple[Place, object]] = [(("spec", "slo"), spec.slo)]
     targets += [(("spec", "slo", "classes", i), one) for i, one in enumerate(spec.slo.classes)]
-    for limit, floor in floors(spec, learnt):
+    for limit, floor in floors(spec):
         for place, of in targets:
             if getattr(of, limit).target.seconds < floor.seconds:
                 yield FleetWarning(

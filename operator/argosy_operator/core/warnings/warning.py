@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from argosy_operator.core.snapshot.objects import Place, path
+from argosy_operator.core.snapshot.objects import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,3 @@ class FleetWarning:
     is_error: bool = False
     """The API server takes the field, and Argosy does not use it. `kubectl argosy lint` calls it an
     error."""
-
-    def text(self) -> str:
-        """Field and sentence in one line."""
-        return f"{path(self.place)}: {self.sentence}"
