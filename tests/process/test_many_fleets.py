@@ -72,19 +72,3 @@ async def test_first_rounds_of_many_fleets_neither_fail_nor_delay_the_lease(
     assert rounds("failed") == failed
     assert rounds("done") - done >= FLEETS
     assert max(later - earlier for earlier, later in pairwise(server.renewed_at)) < 8
-
-
-async def test_the_process_claims_its_fleets_for_its_own_lease(
-    options: app.Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So another install that is told to look after them stays still."""
-    monkeypatch.setitem(globals(), "FLEETS", 1)
-    server = ApiServer(places=10, work_s=0.0)
-    async with server.serving(tmp_path) as kubeconfig:
-        mine = replace(options, kubeconfig=kubeconfig, lease_name="mine")
-        running = asyncio.create_task(app.run(mine))
-        await until(lambda: running.done() or "conditions" in server.statuses.get("chat-0", {}), 60)
-        assert not running.done(), "the operator ended by itself"
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert await running == 0
-    assert server.statuses["chat-0"]["operator"] == {"lease": "ns/mine"}

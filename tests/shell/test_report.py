@@ -55,15 +55,13 @@ async def test_the_condition_says_what_the_api_server_would_have_said(
 async def test_a_fleet_that_a_later_rule_refuses_keeps_the_rest_of_its_status() -> None:
     """Its children stay as they are, too: there is no plan without a fleet."""
     sources = Statuses()
-    told = {"url": "http://chat.ns.svc", "revision": "1234", "operator": {"lease": "a/b"}}
+    told = {"url": "http://chat.ns.svc", "revision": "1234"}
     told_in_short = {"columns": {"prefill": "1/1", "reason": "AsSpecified"}}
-    told_by_others = {"otherOperators": [{"lease": "c/d"}]}
-    fleet = raw(drain={"timeout": "soon"}) | {"status": told | told_in_short | told_by_others}
+    fleet = raw(drain={"timeout": "soon"}) | {"status": told | told_in_short}
     assert await read_fleet(sources, fleet, 1e6) is None  # type: ignore[arg-type]
     assert sources.status["columns"] == {"prefill": "1/1", "reason": "InvalidSpec"}
     assert {key: sources.status[key] for key in told} == told
     assert sources.status["observedGeneration"] == 3
-    assert "otherOperators" not in sources.status, "each install writes its own entry"
 
 
 async def test_the_role_of_the_other_mode_says_that_it_has_no_pods() -> None:

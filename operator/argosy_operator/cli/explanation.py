@@ -21,7 +21,6 @@ WELL_WHEN_FALSE = (
     "Draining",
     "NameConflict",
     "FieldConflict",
-    "InstallConflict",
 )
 UNITS = (
     ("cost_per_million_tokens", "{:.4g}"),

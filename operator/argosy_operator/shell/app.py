@@ -33,7 +33,6 @@ from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
-from argosy_operator.shell.installs import Installs
 from argosy_operator.shell.loop import round_of
 from argosy_operator.shell.telemetry import metrics
 from argosy_operator.shell.telemetry.health import Health, serve
@@ -93,7 +92,6 @@ async def run(options: Options) -> int:
         trust = ClusterTrust(cluster, options.account)
         engines = HttpEngines(trust.token)
         rollouts = RolloutBoard(options.image_rollouts)
-        installs = Installs(cluster, f"{options.lease_namespace}/{options.lease_name}")
         images = options.images
         sources = Sources(
             cluster,
@@ -104,7 +102,6 @@ async def run(options: Options) -> int:
             rollouts,
             trust,
             gateways,
-            installs,
             gateways,
         )
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))

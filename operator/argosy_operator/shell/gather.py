@@ -81,7 +81,6 @@ from argosy_operator.render.models import fetch
 from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import call_all
-from argosy_operator.shell.installs import Installs
 
 CHILD_KINDS = (
     "Deployment",
@@ -112,8 +111,6 @@ class Sources:
     """Who signs the tokens by which pods know each other."""
     gateways: Gateways | None = None
     """None: they are not asked about handovers and requests."""
-    installs: Installs | None = None
-    """None: this is the only install, as in tests."""
     fetchers: Fetchers | None = None
     """None: the pods that fetch a model are not asked how far they are."""
 

@@ -53,15 +53,14 @@ async def round_of(
     """One round. Returns the next memory and the seconds until the next round, or None if the fleet
     is gone. Raises ClusterError if it could not be read, UnfinishedError if not all was written."""
     writes_end_at = asyncio.get_running_loop().time() + ROUND_LIMIT_S - CONCLUDE_S
-    found = await _claimed(sources, key)
-    if not isinstance(found, tuple):
-        _leave(sources, key, for_ever=found is None)
-        return None if found is None else (LoopMemory(), found)
-    raw, look_s = found
+    raw = await sources.cluster.get("ServingDeployment", *key)
+    if raw is None:
+        _leave(sources, key)
+        return None
     clock = Clock(time.time(), time.monotonic())
     fleet = await read_fleet(sources, raw, clock.now)
     if fleet is None:
-        return memory, min(RESYNC_S, look_s)
+        return memory, RESYNC_S
     snapshot = await _read(sources, raw, fleet, memory.of(fleet.metadata.uid), clock)
     planned = plan(snapshot)
     sources.budget.publish(key, bid_of(snapshot, planned.draft))
@@ -94,27 +93,14 @@ async def round_of(
         raise UnfinishedError(planned.memory, stopped) from stopped
     # Status says then that a person must act, and no event announces it.
     overdue_s = next_overdue_s(snapshot, planned.memory.failed)
+    wake_s = min(planned.wake_s, overdue_s)
     if snapshot.newer_images and not fleet.spec.paused:
-        look_s = min(look_s, sources.rollouts.look_s())
-    return planned.memory, min(planned.wake_s, overdue_s, look_s)
+        wake_s = min(wake_s, sources.rollouts.look_s())
+    return planned.memory, wake_s
 
 
-async def _claimed(sources: Sources, key: FleetKey) -> tuple[Object, float] | float | None:
-    """The fleet with our claim, and the seconds until its claim is to be looked at again; these
-    seconds alone if another install looks after it; None if it is gone."""
-    raw, installs = await sources.cluster.get("ServingDeployment", *key), sources.installs
-    if raw is None or installs is None:
-        return None if raw is None else (raw, float("inf"))
-    claimed = await installs.claim(key, raw)
-    if isinstance(claimed, float):
-        return claimed
-    return claimed, await installs.look_after_entries(claimed)
-
-
-def _leave(sources: Sources, key: FleetKey, *, for_ever: bool) -> None:
-    """The fleet is gone, or is another install's: it has no part in what fleets share."""
-    if for_ever and sources.installs is not None:
-        sources.installs.forget(key)
+def _leave(sources: Sources, key: FleetKey) -> None:
+    """Take a fleet that is gone out of what fleets share."""
     sources.budget.withdraw(key)
     sources.rollouts.withdraw(key)
     metrics.show_errors(key, None)

@@ -22,7 +22,7 @@ from argosy_operator.core.snapshot.actions import (
     stalled,
     target,
 )
-from argosy_operator.core.snapshot.objects import Object, is_owned, own_part, status_patch
+from argosy_operator.core.snapshot.objects import Object, is_owned, status_patch
 from argosy_operator.core.snapshot.pods import owned_pods
 from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.compose import (
@@ -118,7 +118,7 @@ async def write_status(
     must act from now on."""
     status, meta = status_of(snapshot, draft, outcomes), dump(snapshot.fleet.metadata)
     if status != snapshot.fleet.status:
-        obj = status_patch("ServingDeployment", meta, own_part(dump(status)))
+        obj = status_patch("ServingDeployment", meta, dump(status))
         await _put(sources, snapshot, obj, snapshot.fleet.metadata.uid)
         for turned in (stalled, handovers_fail):
             event = turned(snapshot.fleet.status, status)
@@ -185,5 +185,5 @@ async def _put(sources: Sources, snapshot: Snapshot, obj: Object, uid: str) -> N
 
 async def _put_raw(sources: Sources, raw: Object, status: Object) -> None:
     """Write the status of a fleet of which there is no snapshot."""
-    obj = status_patch("ServingDeployment", raw["metadata"], own_part(status))
+    obj = status_patch("ServingDeployment", raw["metadata"], status)
     await sources.cluster.apply(obj, raw["metadata"]["uid"], status=True)

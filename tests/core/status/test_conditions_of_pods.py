@@ -52,7 +52,6 @@ ROWS = [
         {},
         {
             "AsSpecified": "everything is as the spec asks",
-            "OneInstall": "one install of the operator looks after this fleet",
         },
     ),
     Row(

@@ -818,21 +818,6 @@ ROWS = [
             "less often. Stop the other writer, or change the ServingDeployment"
         },
     ),
-    Row(
-        "two installs of the operator are told to look after it",
-        World(
-            status={
-                "operator": {"lease": "system/argosy"},
-                "otherOperators": [{"lease": "red/a"}, {"lease": "blue/b", "message": "may not"}],
-            }
-        ),
-        {"InstallConflict": "True TwoInstalls"},
-        {
-            "TwoInstalls": "the install of the operator with the Lease system/argosy looks after "
-            "this fleet. Told to do so, too, and staying still: red/a; blue/b may not. Give the "
-            "installs different namespaces (chart value rbac.namespaced), or remove one"
-        },
-    ),
 ]
 
 

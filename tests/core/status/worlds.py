@@ -305,7 +305,6 @@ AT_REST = {
     "CapacityLimited": "False AsSpecified",
     "Draining": "False AsSpecified",
     "NameConflict": "False AsSpecified",
-    "InstallConflict": "False OneInstall",
     "FieldConflict": "False AsSpecified",
     "PeersVerified": "True AsSpecified",
     "TransportSecured": "False NoCertificate",

@@ -57,8 +57,6 @@ class ConditionType(StrEnum):
     """Pods finish their answers before they leave."""
     NAME_CONFLICT = "NameConflict"
     """An object with another owner has a name that the fleet needs."""
-    INSTALL_CONFLICT = "InstallConflict"
-    """Two installs of the operator are told to look after the fleet. One of them stays still."""
     FIELD_CONFLICT = "FieldConflict"
     """Another writer keeps changing what the operator writes."""
     PEERS_VERIFIED = "PeersVerified"

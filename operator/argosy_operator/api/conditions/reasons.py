@@ -8,7 +8,6 @@ whose first part is generated from the texts here; the others are rows of
 from enum import StrEnum, unique
 
 # What a person runs to see more of a condition. Words in capitals are placeholders.
-_LEASES = "kubectl get leases -A"
 _SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
 _PODS = "kubectl get pods -n NAMESPACE -l serving.argosy.dev/fleet=NAME -o wide"
 _POD = "kubectl describe pod POD -n NAMESPACE"
@@ -487,14 +486,6 @@ class Reason(StrEnum):
         "Delete the object if it is not needed, or give the fleet another name.",
         _EVENTS,
     )
-    TWO_INSTALLS = (
-        "TwoInstalls",
-        "two installs of the operator are told to look after this fleet: one of them stays still",
-        "Give the installs different namespaces (chart value rbac.namespaced), or remove one.",
-        _SPEC,
-        _LEASES,
-    )
-    ONE_INSTALL = ("OneInstall", "one install of the operator looks after this fleet")
     PUT_BACK_AGAIN = (
         "PutBackAgain",
         "another writer changes a field each time that Argosy has put it back",

@@ -178,24 +178,6 @@ class ImagesStatus(ApiModel):
     """The image of the gateway pods."""
 
 
-class OperatorStatus(ApiModel):
-    """An install of the operator."""
-
-    lease: Annotated[str, StringConstraints(max_length=320)]
-    """Namespace and name of its Lease, such as argosy-system/argosy-operator."""
-
-
-class OtherOperator(ApiModel):
-    """An install of the operator that is told to look after the fleet, too, and stays still."""
-
-    list_key: ClassVar[str | None] = "lease"
-
-    lease: Annotated[str, StringConstraints(max_length=320)]
-    """Namespace and name of its Lease."""
-    message: Sentence = ""
-    """What keeps it from taking over if the other install ends; empty if nothing does."""
-
-
 class ModelStatus(ApiModel):
     """The model as it was fetched."""
 
@@ -245,11 +227,6 @@ class ServingDeploymentStatus(ApiModel):
     """The conditions of the fleet. Ready is the one to wait for."""
     roles: RolesStatus = RolesStatus()
     """The roles' pods."""
-    operator: OperatorStatus | None = None
-    """The install of the operator that looks after the fleet. Others leave it alone while this one
-    renews its Lease. To hand the fleet to another one, remove this field."""
-    other_operators: Annotated[tuple[OtherOperator, ...], Field(max_length=8)] = ()
-    """Other installs that are told to look after the fleet. Each writes its own entry."""
     images: ImagesStatus | None = None
     """The images that the fleet's pods have, or roll out."""
     newer_images: ImagesStatus | None = None

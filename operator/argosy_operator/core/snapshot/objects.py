@@ -54,11 +54,6 @@ def status_patch(kind: str, meta: Object, status: Object) -> Object:
     }
 
 
-def own_part(status: Object) -> Object:
-    """A fleet's status without the entries that other installs write into it."""
-    return {key: value for key, value in status.items() if key != "otherOperators"}
-
-
 def replicas_of(obj: Object) -> int:
     """spec.replicas; 1 where it is absent, as Kubernetes reads it."""
     return int(obj["spec"].get("replicas", 1))

@@ -56,8 +56,6 @@ def status_of(
             "mode": fleet.spec.mode,
             "revision": snapshot.revision,
             "conditions": conditions,
-            "operator": fleet.status.operator,
-            "otherOperators": fleet.status.other_operators,
             "roles": roles,
             "images": dict(snapshot.images) or None,
             "newerImages": dict(snapshot.newer_images) or None,

@@ -170,7 +170,6 @@ def _of_objects(findings: Findings) -> dict[Fact, bool]:
         Fact.WRITE_FAILS: bool(failed),
         Fact.DEPLOYMENT_WRITE_FAILS: any(failure.builds for failure in failed),
         Fact.WRITE_STUCK: any(is_stuck(failure, snapshot.monotonic) for failure in failed),
-        Fact.OTHER_INSTALL: bool(snapshot.fleet.status.other_operators),
         Fact.HANDOVERS_FAIL: bool(findings.failing_pairs),
         Fact.FIELD_CONTESTED: bool(field_conflicts.shown(findings.draft.memory.field_conflicts)),
     }

@@ -10,7 +10,6 @@ from argosy_law.decision import lacks_metrics
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
-from argosy_operator.api.v1alpha1.status import OperatorStatus, OtherOperator
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.pods import FetchProgress
@@ -79,8 +78,6 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
     }
     if findings.autoscaler:
         messages[Reason.AUTOSCALER_BLIND] = _blind(findings)
-    if others := snapshot.fleet.status.other_operators:
-        messages[Reason.TWO_INSTALLS] = _two_installs(snapshot.fleet.status.operator, others)
     messages |= _of_model(findings)
     if left := _types_left(findings):
         messages[Reason.GPU_TYPE_FULL] = left
@@ -151,15 +148,6 @@ def _blind(findings: Findings) -> str:
         f"HorizontalPodAutoscaler {name} cannot scale: {findings.autoscaler}. Gateways stay as "
         "many as they are, and at least spec.routing.autoscaling.min. If this lasts, install a "
         "server of CPU metrics, such as metrics-server"
-    )
-
-
-def _two_installs(ours: OperatorStatus | None, others: tuple[OtherOperator, ...]) -> str:
-    told = [f"{each.lease} {each.message}".strip() for each in others]
-    return (
-        f"the install of the operator with the Lease {ours.lease if ours else 'unknown'} looks "
-        f"after this fleet. Told to do so, too, and staying still: {'; '.join(told)}. Give the "
-        "installs different namespaces (chart value rbac.namespaced), or remove one"
     )
 
 

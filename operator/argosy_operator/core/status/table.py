@@ -67,7 +67,6 @@ class Fact(StrEnum):
     DEPLOYMENT_WRITE_FAILS = "a Deployment cannot be written"
     WRITE_STUCK = f"an object could not be written for {STUCK_S / 60:.0f} minutes"
     FIELD_CONTESTED = "another writer keeps changing what the operator writes"
-    OTHER_INSTALL = "another install of the operator is told to look after the fleet, too"
     # Who may call the engines
     VERIFICATION_OFF = "spec.security.verifyPeers is false"
     OTHER_ENGINE = "spec.engine.type is not argosy"
@@ -466,10 +465,6 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             Reason.AS_SPECIFIED,
             meaning="no object of another owner has a name that this fleet needs",
         ),
-    ),
-    ConditionType.INSTALL_CONFLICT: (
-        ConditionRow("True", Reason.TWO_INSTALLS, when=(Fact.OTHER_INSTALL,)),
-        ConditionRow("False", Reason.ONE_INSTALL),
     ),
     ConditionType.FIELD_CONFLICT: (
         ConditionRow("True", Reason.PUT_BACK_AGAIN, when=(Fact.FIELD_CONTESTED,)),

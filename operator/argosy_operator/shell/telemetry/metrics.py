@@ -29,10 +29,6 @@ WATCH_AGE = Gauge(
     "Seconds since the API server last answered the leader's watch of a kind.",
     ["kind"],
 )
-OF_OTHERS = Gauge(
-    "argosy_operator_fleets_of_other_installs",
-    "Fleets that are left alone because another install looks after them.",
-)
 WRITES = Counter(
     "argosy_operator_writes_total", "Writes to the API server, Leases apart.", ["verb", "kind"]
 )
