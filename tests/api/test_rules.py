@@ -80,7 +80,6 @@ specs = st.fixed_dictionaries(
         "drain": some(
             timeout=spans,
             mode=mostly("finish", "migrate", bad=["move"]),
-            victimOrder=st.lists(mostly("newest", "oldest", bad=["tallest"]), max_size=5),
         ),
         "routing": some(
             queueTimeout=spans,

@@ -39,7 +39,7 @@ OUTSIDE = {
     "replicas": {"roles": {"decode": {"replicas": {"min": 2, "max": 5}}}},
     "autoscaling": {"autoscaling": {"interval": "1s", "policy": "None"}},
     "drain": {"drain": {"timeout": "60s"}},
-    "drain's mode": {"drain": {"mode": "migrate", "victimOrder": ["oldest"]}},
+    "drain's mode": {"drain": {"mode": "migrate"}},
     "routing": {"routing": {"replicas": 5, "queueTimeout": "5s"}},
     "metrics": {"metrics": {"scrapeInterval": "1s"}},
     "paused": {"paused": True},

@@ -116,57 +116,16 @@ def test_of_two_pods_the_first_to_leave_is(
         assert not step.ask
 
 
-AGED = {"old": OLD, "new": NEW}
-
-
-@pytest.mark.parametrize(
-    ("rules", "loads", "leaves"),
-    [
-        (["withoutLeases"], {"old": busy(9), "new": busy(0, caches=1)}, "old"),
-        (["withoutLeases"], {"old": busy(9), "new": busy(0, caches=0)}, "new"),
-        (["withoutLeases"], {"old": busy(9, caches=1), "new": None}, "old"),
-        (["fewestInFlight"], {"old": busy(1, caches=1), "new": busy(3)}, "old"),
-        (["fewestInFlight"], {"old": busy(1, caches=2), "new": busy(3)}, "new"),
-        (["fewestInFlight", "withoutLeases"], {"old": busy(2), "new": busy(1, 1)}, "old"),
-        (["fewestInFlight", "withoutLeases"], {"old": busy(3), "new": busy(1, 1)}, "new"),
-        (["oldest", "fewestInFlight"], {"old": busy(9), "new": busy(0)}, "old"),
-        (["newest", "fewestInFlight"], {"old": busy(0), "new": busy(9)}, "new"),
-        ([], {"old": busy(0), "new": busy(9)}, "new"),
-    ],
-)
-def test_serving_pods_leave_in_the_order_of_the_fleets_rules(rules, loads, leaves) -> None:
-    pods = [pod(name, **looks) for name, looks in AGED.items()]
-    for given in (pods, pods[::-1]):
-        step = next_step(2, 1, given, loads, NOW, TIMEOUT_S, rules)
-        assert [p.name for p in step.leaving] == [leaves]
-
-
-def test_by_default_lease_holders_leave_last() -> None:
+def test_lease_holders_leave_last() -> None:
     pods = [pod("holds", **NEW), pod("answers", **OLD)]
     loads = {"holds": busy(0, caches=1), "answers": busy(50)}
     step = next_step(2, 1, pods, loads, NOW, TIMEOUT_S)
     assert [p.name for p in step.leaving] == ["answers"]
 
 
-def test_no_rule_lets_a_serving_pod_leave_before_one_that_does_not_serve() -> None:
-    pods = [pod("serves", **OLD), pod("unready", **{**UNREADY, **NEW})]
-    step = next_step(2, 1, pods, {"serves": busy(0)}, NOW, TIMEOUT_S, ["oldest"])
-    assert [p.name for p in step.leaving] == ["unready"]
-
-
-@pytest.mark.parametrize(
-    ("rules", "asks"),
-    [
-        (["newest"], False),
-        (["oldest"], False),
-        ([], False),
-        (["newest", "fewestInFlight"], True),
-        (["withoutLeases"], True),
-    ],
-)
-def test_engines_are_asked_only_for_rules_about_their_load(rules, asks) -> None:
+def test_engines_are_asked_before_one_of_serving_pods_is_chosen() -> None:
     pods = [pod("one"), pod("two")]
-    assert next_step(2, 1, pods, {}, NOW, TIMEOUT_S, rules).ask is asks
+    assert next_step(2, 1, pods, {}, NOW, TIMEOUT_S).ask
 
 
 def test_all_rules_together_order_a_whole_deployment() -> None:

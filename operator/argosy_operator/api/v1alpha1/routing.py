@@ -2,8 +2,6 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
 from argosy_operator.api.model import ApiModel
@@ -120,9 +118,6 @@ class Routing(ApiModel):
         return min(self.replicas, asked) if external else self.first_gateways
 
 
-VictimRule = Literal["withoutLeases", "fewestInFlight", "newest", "oldest"]
-
-
 class Tls(ApiModel):
     """TLS between the fleet's pods."""
 
@@ -153,22 +148,13 @@ class Security(ApiModel):
 
 
 class Drain(ApiModel):
-    """How pods leave."""
+    """How pods leave. Pods that have not started, drain already or are not ready leave first; of
+    those that serve, pods that hold no KV cache for others, then those with the fewest answers."""
 
     mode: Literal["finish", "migrate"] = "finish"
     """What the requests of a leaving pod do. finish: they end there. migrate: the gateway moves
     them, streams in the middle of their text included, so that the pod leaves within seconds; each
     costs a prefill elsewhere."""
-    victim_order: Annotated[tuple[VictimRule, ...], Field(max_length=4)] = (
-        "withoutLeases",
-        "fewestInFlight",
-        "newest",
-    )
-    """Which of the serving pods leave first. Of two pods that a rule finds equal, the next one
-    decides. withoutLeases: pods that hold no KV cache for others. fewestInFlight: the least answers
-    and KV caches. newest, oldest: by age. Pods that have not started, drain already or are not
-    ready always leave before. Default: withoutLeases, fewestInFlight, newest."""
-
     timeout: Annotated[PositiveDurationText, within("drain.timeout")] = Duration("300s")
     """How long a leaving pod may finish its answers before it is ended. Default 300s: most answers
     take less. A change applies to pods of the next revision; a Deployment keeps its time-out."""

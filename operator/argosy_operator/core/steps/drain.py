@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.api.v1alpha1.routing import Drain, VictimRule
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import (
     AnnotatePod,
@@ -37,7 +36,6 @@ DRAIN_LEASE_S = 60.0
 """How long an engine obeys one order to drain. A new leader acts within about 20 s of a crash. An
 engine whose order expires only takes work again, and gateways still avoid its marked pod."""
 RENEW_BELOW_S = 30.0
-_OF_LOAD: frozenset[VictimRule] = frozenset(("withoutLeases", "fewestInFlight"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,11 @@ def next_step(
     loads: Mapping[str, Load | None],
     now: float,
     timeout_s: float,
-    rules: Sequence[VictimRule] = Drain().victim_order,
 ) -> NextStep:
     """The next step from `replicas` to `target`.
 
     `pods` are those of this Deployment. `loads` are by pod uid, None for an engine that was asked
-    and did not answer. `timeout_s` is how long a victim may finish its answers. `rules` order the
-    serving pods.
+    and did not answer. `timeout_s` is how long a victim may finish its answers.
     """
     order = removal_order(pods, now)
     # More pods than replicas: the ReplicaSet is about to remove its first ones.
@@ -83,7 +79,7 @@ def next_step(
     missing = max(0, replicas - len(order))
     unborn = min(replicas - target, missing)
     count = replicas - target - unborn
-    victims, ask = _choose(staying, count, loads, rules)
+    victims, ask = _choose(staying, count, loads)
     if ask:
         return NextStep(replicas=replicas - unborn if unborn else None, ask=True)
     gone = {pod.uid for pod in victims if _finished(pod, loads, now, timeout_s)}
@@ -105,12 +101,12 @@ def _choose(
     staying: Sequence[Pod],
     count: int,
     loads: Mapping[str, Load | None],
-    rules: Sequence[VictimRule],
 ) -> tuple[list[Pod], bool]:
     """The victims, and whether the engines must be asked before they are chosen.
 
     Order: not started (a ReplicaSet removes Pending pods first at any cost, so they displace even
-    pods that drain), draining already or being replaced, unready, then by `rules`, newest.
+    pods that drain), draining already or being replaced, unready, then without leases, with the least in flight, newest. A
+    silent engine leaves last.
     """
 
     def rank(pod: Pod) -> tuple[float, ...]:
@@ -120,27 +116,16 @@ def _choose(
             return 1, not pod.victim, -pod.created_at
         if not pod.ready:
             return 2, -pod.created_at
-        places = (_place(rule, pod, loads.get(pod.uid)) for rule in rules)
-        return 3, *places, -pod.created_at
+        load = loads.get(pod.uid)
+        if load is None:
+            return 3, inf, inf, -pod.created_at
+        return 3, load.leases > 0, load.running + load.leases, -pod.created_at
 
     ranked = sorted(staying, key=rank)
     serving = [pod for pod in staying if pod.started and pod.ready and not _leaves(pod)]
     idle_wanted = count - (len(staying) - len(serving))
-    choice = 0 < idle_wanted < len(serving) and not _OF_LOAD.isdisjoint(rules)
+    choice = 0 < idle_wanted < len(serving)
     return ranked[:count], choice and any(pod.uid not in loads for pod in serving)
-
-
-def _place(rule: VictimRule, pod: Pod, load: Load | None) -> float:
-    """Where the rule has a serving pod; the lowest leaves first, a silent engine last."""
-    match rule:
-        case "withoutLeases":
-            return inf if load is None else float(load.leases > 0)
-        case "fewestInFlight":
-            return inf if load is None else load.running + load.leases
-        case "newest":
-            return -pod.created_at
-        case "oldest":
-            return pod.created_at
 
 
 def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s: float) -> bool:
@@ -265,8 +250,7 @@ def _toward(
     name, replicas = deployment["metadata"]["name"], replicas_of(deployment)
     timeout_s = drain_timeout_s(snapshot.fleet, deployment)
     pods = snapshot.pods_of(deployment)
-    order = snapshot.fleet.spec.drain.victim_order
-    step = next_step(replicas, target, pods, snapshot.loads, snapshot.now, timeout_s, order)
+    step = next_step(replicas, target, pods, snapshot.loads, snapshot.now, timeout_s)
     changing = tuple(pod for pod in step.recall if changes_role(pod, snapshot.loads))
     if changing:
         step = replace(step, recall=tuple(pod for pod in step.recall if pod not in changing))
