@@ -136,12 +136,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a range of gateways beside another scaler": (
         {"routing": {"autoscaling": {"policy": "External", "min": 1}}},
         "bad",
-        "leave min, max and targetCpuPercent out",
-    ),
-    "a target of CPU beside another scaler": (
-        {"routing": {"autoscaling": {"policy": "External", "targetCpuPercent": 70}}},
-        "bad",
-        "or write policy CPU",
+        "leave min and max out",
     ),
     "a queue that does not exist": ({"routing": {"queue": "lifo"}}, "bad", "deadline"),
     "a class that is called as the one of slo itself": (

@@ -89,7 +89,6 @@ specs = st.fixed_dictionaries(
                 policy=mostly("CPU", "External", bad=["Cpu"]),
                 min=mostly(1, 2, bad=[0, 9]),
                 max=mostly(2, 3, bad=[1]),
-                targetCpuPercent=mostly(70, bad=[0, 91]),
             ),
         ),
         "security": some(

@@ -214,12 +214,6 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("routing.replicas", 1, 64, _PODS),
         NumberBounds("routing.autoscaling.min", 1, 64, _PODS),
         NumberBounds("routing.autoscaling.max", 1, 64, _PODS),
-        NumberBounds(
-            "routing.autoscaling.targetCpuPercent",
-            1,
-            90,
-            "a gateway uses one core at most, and an autoscaler tolerates a tenth above its target",
-        ),
         NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),
         NumberBounds("routing.maxQueue", 1, 1_000_000, _QUEUE),
     )

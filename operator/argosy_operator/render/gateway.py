@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.routing import CPU_PERCENT
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, digest, seconds
 from argosy_operator.core.snapshot.revision import whole_seconds
@@ -56,6 +55,8 @@ FLAGS_TEMPLATE = 1
 """The template before design 0028: its pods have the settings as arguments. Gateways that have it
 keep it as long as they keep their image, which may know no other way."""
 CONTAINER = names.GATEWAY_ROLE
+CPU_TARGET = "700m"
+"""CPU of one gateway that the autoscaler keeps: it computes on one core at most."""
 DRAINS_S = (60, 300, 900, 3600, 24 * 3600)
 """Drain times that pods are made for, s: the kubelet waits for the least that holds that of the
 spec. The gateway ends itself after the drain time of then, which may change while it runs and the
@@ -205,11 +206,10 @@ def _autoscaler(fleet: ServingDeployment) -> list[Object]:
     scaling = fleet.spec.routing.autoscaling
     if scaling is None or scaling.policy != "CPU":
         return []
-    percent = scaling.target_cpu_percent or CPU_PERCENT
     cpu = {
         "name": "cpu",
         "container": CONTAINER,
-        "target": {"type": "AverageValue", "averageValue": f"{10 * percent}m"},
+        "target": {"type": "AverageValue", "averageValue": CPU_TARGET},
     }
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": names.gateway(fleet.name)}
     return [

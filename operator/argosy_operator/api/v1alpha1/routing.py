@@ -10,26 +10,22 @@ from argosy_operator.api.v1alpha1.template import PodTemplate
 
 FEWEST_GATEWAYS = 2
 """routing.autoscaling.min where it is not written."""
-CPU_PERCENT = 70
-"""routing.autoscaling.targetCpuPercent where it is not written."""
 
 
 class GatewayAutoscaling(ApiModel):
     """Who changes the number of gateway pods while the fleet runs."""
 
     policy: Literal["CPU", "External"] = "CPU"
-    """CPU: Argosy makes a HorizontalPodAutoscaler <fleet>-gateway, which needs a server of CPU
-    metrics, such as metrics-server, and keeps min gateways without one. External: another scaler
-    sets the number through the scale subresource of the Deployment <fleet>-gateway, such as an HPA
-    of yours, KEDA or kubectl scale; gateways begin with routing.replicas. Default CPU."""
+    """CPU: Argosy makes a HorizontalPodAutoscaler <fleet>-gateway that keeps the CPU of one gateway
+    at 70 % of a core, so that a new one has time to start before the others are full. It needs a
+    server of CPU metrics, such as metrics-server, and keeps min gateways without one. External:
+    another scaler sets the number through the scale subresource of the Deployment <fleet>-gateway,
+    such as an HPA of yours, KEDA or kubectl scale; gateways begin with routing.replicas. Default
+    CPU."""
     min: Annotated[int, within("routing.autoscaling.min")] | None = None
     """Fewest gateway pods, with policy CPU. Default 2: one serves while the other is replaced."""
     max: Annotated[int, within("routing.autoscaling.max")] | None = None
     """Most gateway pods; required with policy CPU."""
-    target_cpu_percent: Annotated[int, within("routing.autoscaling.targetCpuPercent")] | None = None
-    """CPU that one gateway is to use with policy CPU, in percent of one core, whatever it requests.
-    With a CPU limit of gateways below it, none would ever be added. Default 70: a new gateway has
-    time to start before the others are full."""
 
     @property
     def fewest(self) -> int:
@@ -40,8 +36,7 @@ class GatewayAutoscaling(ApiModel):
         return self.policy != "CPU" or self.max is not None
 
     def others_have_their_own_range(self) -> bool:
-        given = (self.min, self.max, self.target_cpu_percent)
-        return self.policy != "External" or all(field is None for field in given)
+        return self.policy != "External" or (self.min is None and self.max is None)
 
     def range_is_one(self) -> bool:
         return self.max is None or self.max >= self.fewest
@@ -56,11 +51,10 @@ class GatewayAutoscaling(ApiModel):
         ),
         ValidationRule(
             field=".policy",
-            cel="self.policy != 'External' || "
-            "!(has(self.min) || has(self.max) || has(self.targetCpuPercent))",
+            cel="self.policy != 'External' || !(has(self.min) || has(self.max))",
             holds=others_have_their_own_range,
-            message="with routing.autoscaling.policy External the other scaler has its own bounds "
-            "and target: leave min, max and targetCpuPercent out, or write policy CPU",
+            message="with routing.autoscaling.policy External the other scaler has its own bounds"
+            ": leave min and max out, or write policy CPU",
         ),
         ValidationRule(
             field=".max",

@@ -105,8 +105,8 @@ def _choose(
     """The victims, and whether the engines must be asked before they are chosen.
 
     Order: not started (a ReplicaSet removes Pending pods first at any cost, so they displace even
-    pods that drain), draining already or being replaced, unready, then without leases, with the least in flight, newest. A
-    silent engine leaves last.
+    pods that drain), draining already or being replaced, unready, then without leases, with the
+    least in flight, newest. Silent engines leave last.
     """
 
     def rank(pod: Pod) -> tuple[float, ...]:
