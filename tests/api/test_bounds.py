@@ -52,7 +52,7 @@ def spec(path: str, value: object) -> dict:
     if path.startswith("routing.autoscaling"):
         whole["routing"] = {"autoscaling": {"max": 64}}
     if path.startswith("drain"):
-        whole["kvTransfer"] = {"leaseSeconds": 1}
+        whole["kvTransfer"] = {"timeout": "10ms"}
     if path == "metrics.scrapeInterval":
         whole["metrics"] = {}
     if path == "metrics.rateWindow":

@@ -61,7 +61,7 @@ specs = st.fixed_dictionaries(
             args=st.lists(words, max_size=3),
             env=st.lists(words, max_size=2, unique=True).map(lambda ns: [{"name": n} for n in ns]),
         ),
-        "kvTransfer": some(leaseSeconds=mostly(1, 30, bad=[0, 300]), timeout=spans),
+        "kvTransfer": some(timeout=spans),
         "slo": st.fixed_dictionaries(
             {"ttft": spans.map(lambda t: {"target": t}), "tpot": st.just({"target": "40ms"})},
             optional={"attainment": mostly("1%", "99.99%", bad=["0%", "100%", "90"])},

@@ -48,7 +48,7 @@ def test_a_gateway_that_ends_takes_connections_until_its_probe_has_told_so() -> 
     words = ["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"]
     lag_s = gateway_cli.parse(words).drain_lag_s
     assert lag_s >= told_s + 2  # the kubelet's status, the EndpointSlice, the proxies' rules
-    least = fleet(drain={"timeout": "2s"}, kvTransfer={"leaseSeconds": 1})
+    least = fleet(drain={"timeout": "2s"}, kvTransfer={"timeout": "500ms"})
     front = next(o for o in gateway.objects(least, IMAGES) if o["kind"] == "Deployment")
     grace_s = front["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace_s > gateway.DEREGISTER_S + lag_s + 2

@@ -30,7 +30,7 @@ SPEC = {
         "scaleToZero": {"after": f"{AFTER_S:.0f}s", "wait": "5m"},
     },
     "drain": {"timeout": "120s"},
-    "kvTransfer": {"leaseSeconds": 5},
+    "kvTransfer": {"timeout": "1s"},
 }
 
 

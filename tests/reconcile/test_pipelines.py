@@ -21,7 +21,7 @@ LABEL = "serving.argosy.dev/fleet=chat"
 @pytest.fixture
 def quick(world):
     """Its pods leave after two seconds: this operator, outside of the cluster, cannot ask them."""
-    short = {"drain": {"timeout": "2s"}, "kvTransfer": {"leaseSeconds": 1, "timeout": "500ms"}}
+    short = {"drain": {"timeout": "2s"}, "kvTransfer": {"timeout": "500ms"}}
     spec = FLEET["spec"] | short
     world.operator()
     world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET | {"spec": spec}))

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 def test_a_marked_pod_goes_after_another_one_serves_and_no_request_is_lost(world, cluster):
     two = {"colocated": {"replicas": {"min": 2, "max": 4}, "resources": {"gpu": 0}}}
     # This operator has no account, so engines take no order of it: a drain lasts its whole time.
-    short = {"drain": {"timeout": "3s"}, "kvTransfer": {"leaseSeconds": 1, "timeout": "500ms"}}
+    short = {"drain": {"timeout": "3s"}, "kvTransfer": {"timeout": "500ms"}}
     world.operator()
     fleet = {**FLEET, "spec": {**FLEET["spec"], "roles": two, **short}}
     world.kubectl("apply", "-f", "-", given=yaml.safe_dump(fleet))

@@ -167,11 +167,11 @@ def test_the_gateways_role_is_fixed_and_reads_pods_and_its_settings_only():
 
 
 def test_grace_outlasts_drain_and_lease():
-    one = fleet(drain={"timeout": "90s"}, kvTransfer={"leaseSeconds": 20})
+    one = fleet(drain={"timeout": "90s"}, kvTransfer={"timeout": "6500ms"})
     made = deployment(one, "prefill")
     assert made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 90 + 20 + 10
     given = flags(container(one, "prefill")["args"])
-    assert (given["--drain-timeout-s"], given["--lease-s"]) == ("90", "20")
+    assert (given["--drain-timeout-s"], given["--lease-s"]) == ("90", "19.5")
 
 
 def test_replicas_are_rendered_only_if_given():

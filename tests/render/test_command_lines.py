@@ -27,7 +27,6 @@ EVERYTHING = fleet(
         "args": ["--block-size", "16", "--threads=2"],
     },
     kvTransfer={
-        "leaseSeconds": 12,
         "timeout": "1500ms",
         "onFailure": "colocated",
         "transport": "tcp",
@@ -80,7 +79,7 @@ def test_the_engine_understands_every_field_of_the_spec(role):
     assert (config.max_model_len, config.max_num_seqs) == (4096, 64)
     assert (config.max_num_batched_tokens, config.block_size, config.threads) == (1024, 16, 2)
     assert config.max_body_bytes == 20_000_000
-    assert (config.lease_s, config.kv_timeout_s, config.drain_timeout_s) == (12, 2, 120)
+    assert (config.lease_s, config.kv_timeout_s, config.drain_timeout_s) == (4.5, 2, 120)
     assert config.kv_on_failure == "colocated"
     assert config.kv_transport == "tcp"
 

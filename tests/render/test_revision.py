@@ -66,7 +66,6 @@ INSIDE = {
         "roles": {"decode": {"resources": {"gpuFrom": "Claims"}}},
     },
     "gpus": {"roles": {"decode": {"resources": {"gpu": 2}}}},
-    "lease": {"kvTransfer": {"leaseSeconds": 5}},
     "time-out": {"kvTransfer": {"timeout": "5s"}},
     "failure": {"kvTransfer": {"onFailure": "fail"}},
     "GPUs that KV heads are split over": {
@@ -111,17 +110,17 @@ def test_what_pods_are_made_of_knows_the_image_and_not_the_templates_number():
 
 
 def test_a_spec_that_states_a_default_is_the_same_revision():
-    assert revision_of(kvTransfer={"leaseSeconds": 30}, engine={"dtype": "auto"}) == revision_of()
+    assert revision_of(kvTransfer={"timeout": "10s"}, engine={"dtype": "auto"}) == revision_of()
 
 
-def test_a_transfers_lease_means_nothing_to_colocated_pods():
+def test_a_transfers_time_out_means_nothing_to_colocated_pods():
     one = revision_of(mode="colocated")
-    assert revision_of(mode="colocated", kvTransfer={"leaseSeconds": 5}) == one
+    assert revision_of(mode="colocated", kvTransfer={"timeout": "5s"}) == one
 
 
 def test_a_revision_stays_the_same_over_releases():
     assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
-    pinned = {TEMPLATE: "4c6abac6", OLD_TEMPLATE: "f0594faf"}
+    pinned = {TEMPLATE: "332cb77d", OLD_TEMPLATE: "e6b8f8cc"}
     for template, digits in pinned.items():
         assert revision(fleet(), engine_image="engine:1", template=template) == digits
 
@@ -139,7 +138,7 @@ def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
             "env": [{"name": "OMP_NUM_THREADS", "value": "4"}],
         },
         roles={"decode": {"resources": {"gpu": 2, "cpu": "8", "memory": "64Gi"}}},
-        kvTransfer={"leaseSeconds": 20, "timeout": "2500ms"},
+        kvTransfer={"timeout": "2500ms"},
     )
     assert fields(one, engine_image="engine:1") == {
         "template": 5,
@@ -157,7 +156,7 @@ def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
             "prefill": {"gpu": 1},
             "decode": {"gpu": 2, "cpu": "8", "memory": "64Gi"},
         },
-        "kvTransfer": {"leaseSeconds": 20, "timeout": "2500ms"},
+        "kvTransfer": {"timeout": "2500ms"},
     }
 
 
@@ -192,7 +191,7 @@ ADDED = [
         {"kvTransfer": {"onFailure": "fail", "transport": "nixl"}},
         {
             "kvTransfer": {
-                "leaseSeconds": 30, "timeout": "10s", "onFailure": "fail", "transport": "nixl",
+                "timeout": "10s", "onFailure": "fail", "transport": "nixl",
             }
         },
     ),

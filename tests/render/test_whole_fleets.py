@@ -167,7 +167,7 @@ def test_a_fleet_without_gpus_tolerates_no_taint_and_asks_for_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "seconds"), [("500ms", 1), ("1s", 1), ("1001ms", 2), ("90s", 90), ("2m", 120)]
+    ("timeout", "seconds"), [("500ms", 1), ("1s", 1), ("1001ms", 2), ("90s", 90)]
 )
 def test_a_time_out_is_rounded_up_to_whole_seconds(timeout: str, seconds: int) -> None:
     one = fleet(kvTransfer={"timeout": timeout})

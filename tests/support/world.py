@@ -47,7 +47,7 @@ def scaled_by_others(drain: str, **autoscaling: Any) -> dict[str, Any]:
         "roles": {"prefill": wide, "decode": wide, "colocated": wide},
         "autoscaling": {"policy": "External", **autoscaling},
         "drain": {"timeout": drain},
-        "kvTransfer": {"leaseSeconds": 5},
+        "kvTransfer": {"timeout": "1s"},
     }
 
 

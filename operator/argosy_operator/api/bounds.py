@@ -190,12 +190,6 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("gpuTypes[].profile.kvTokens", 1, 1_000_000_000, _TOKENS),
         NumberBounds("roles.*.parallelism.tensor", 1, 64, "nodes do not have more GPUs"),
         NumberBounds(
-            "kvTransfer.leaseSeconds",
-            1,
-            3600,
-            "a prefill pod keeps the blocks of a prompt that is not fetched for this time",
-        ),
-        NumberBounds(
             "autoscaling.gpuBudget.max",
             0,
             100_000,

@@ -7,6 +7,7 @@ A change of the template here or in `engines/` needs a new number in
 """
 
 import posixpath
+from math import ceil
 
 from argosy_operator.api.v1alpha1.roles import NVIDIA
 from argosy_operator.core.snapshot import names
@@ -102,12 +103,12 @@ def _fields_of_spec(pod: EnginePod) -> Object:
 
 
 def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
-    lease_s = pod.fleet.spec.kv_transfer.lease_seconds if pod.disaggregated else 0
+    lease_s = pod.fleet.spec.kv_transfer.lease_s if pod.disaggregated else 0
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "terminationGracePeriodSeconds": pod.drain_s + lease_s + GRACE_MARGIN_S,
+        "terminationGracePeriodSeconds": pod.drain_s + ceil(lease_s) + GRACE_MARGIN_S,
         "topologySpreadConstraints": spread(names.selector(pod.fleet.name, pod.role, pod.revision)),
         "containers": [_container(pod, kind)],
         "volumes": _volumes(pod),

@@ -216,7 +216,7 @@ class ServingDeploymentSpec(ApiModel):
         )
 
     def drain_outlives_lease(self) -> bool:
-        return int(self.drain.timeout.seconds) > self.kv_transfer.lease_seconds
+        return self.drain.timeout.seconds > self.kv_transfer.lease_s
 
     def kv_heads_fit(self) -> bool:
         sizes = self.roles.prefill.parallelism.tensor, self.roles.decode.parallelism.tensor
@@ -330,9 +330,11 @@ class ServingDeploymentSpec(ApiModel):
         ValidationRule(
             field=".drain.timeout",
             cel=f"!{cel.matches('self.drain.timeout', DURATION_PATTERN)} || "
-            "(duration(self.drain.timeout).getSeconds() > self.kvTransfer.leaseSeconds)",
+            f"!{cel.matches('self.kvTransfer.timeout', DURATION_PATTERN)} || "
+            "duration(self.drain.timeout) > duration(self.kvTransfer.timeout) + "
+            "duration(self.kvTransfer.timeout) + duration(self.kvTransfer.timeout)",
             holds=drain_outlives_lease,
-            message="drain.timeout must be longer than kvTransfer.leaseSeconds, or a leaving "
+            message="drain.timeout must be longer than three kvTransfer.timeout, or a leaving "
             "prefill pod would drop caches that decode still reads: raise drain.timeout",
         ),
         ValidationRule(

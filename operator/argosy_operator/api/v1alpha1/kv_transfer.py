@@ -10,13 +10,10 @@ from argosy_operator.api.model import ApiModel
 class KvTransfer(ApiModel):
     """How decode pods pull the KV cache of a prompt from prefill pods."""
 
-    lease_seconds: Annotated[int, within("kvTransfer.leaseSeconds")] = 30
-    """How long, in seconds, a prefill pod keeps a prompt's KV cache for a decode pod that does not
-    renew its lease. Default 30: three times the default timeout, so that a slow pull loses
-    nothing."""
     timeout: Annotated[PositiveDurationText, within("kvTransfer.timeout")] = Duration("10s")
     """How long a decode pod waits without a sign that one of the prefill pods it asks makes
-    progress with the prompt. What happens after that is onFailure."""
+    progress with the prompt. What happens after that is onFailure. A prefill pod keeps a prompt's
+    KV cache three times as long for a decode pod that does not renew its lease."""
     on_failure: Literal["recompute", "fail", "colocated"] = "recompute"
     """What a decode pod does with a prompt that no prefill pod handed over. recompute: it computes
     the prompt beside its decodes. fail: it answers 503, and the gateway tries another decode pod.
@@ -27,3 +24,8 @@ class KvTransfer(ApiModel):
     adapter, otherwise TCP, which is faster without an adapter. tcp: never NIXL. nixl: also without
     an adapter; an engine without the package does not start. What NIXL fails to move goes over
     TCP."""
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds that a prefill pod keeps a KV cache for a decode pod that is silent."""
+        return 3 * self.timeout.seconds

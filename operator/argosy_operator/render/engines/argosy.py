@@ -56,7 +56,7 @@ class ArgosyEngine:
     def kv_args(self, pod: EnginePod) -> list[str]:
         kv_transfer = pod.fleet.spec.kv_transfer
         flags: dict[str, object] = {
-            "--lease-s": kv_transfer.lease_seconds,
+            "--lease-s": f"{kv_transfer.lease_s:g}",
             "--kv-timeout-s": whole_seconds(kv_transfer.timeout.seconds),
             "--role-file": ROLE_FILE if pod.flips else None,
         }
