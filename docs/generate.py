@@ -30,6 +30,8 @@ from argosy_gateway.wire.openai import TRANSPORT
 from argosy_law.decision import MEANING, Rule
 from argosy_law.pace.gates import GATES
 from argosy_law.sim.flags import FIGURES, FLAGS
+from argosy_operator.adapters import rate_limit
+from argosy_operator.adapters.prometheus import metrics, server
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import RUNBOOK, ConditionType
 from argosy_operator.api.conditions.reasons import Reason
@@ -37,8 +39,6 @@ from argosy_operator.api.crd import manifest
 from argosy_operator.api.crd.definition import definitions, serving_deployments
 from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow, Fact, Overdue
 from argosy_operator.core.steps.draft import REASONS
-from argosy_operator.ports import rate_limit
-from argosy_operator.ports.prometheus import metrics, server
 from argosy_operator.shell import concurrency, loop
 from docs import kubectl_page, peer_tests, runbook_pages
 

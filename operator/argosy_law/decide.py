@@ -2,8 +2,8 @@
 
 The chain: is the fleet at zero? → are the metrics valid? → demand (requests per second ahead) →
 what a replica can do → size of each role → holds and steps → min and max → GPU budget.
-Observations come from `ports.prometheus` and the snapshot. The decision goes to `core.plan` and, as
-a record, to status, Event and log. The operator, the simulator and the tests call this function.
+Observations come from `adapters.prometheus` and the snapshot. The decision goes to `core.plan` and,
+as a record, to status, Event and log. The operator, the simulator and the tests call it.
 """
 
 from dataclasses import dataclass, replace

@@ -19,11 +19,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from argosy_operator.adapters.prometheus.allowlist import Allowlist
 from argosy_operator.api.crd.definition import definitions
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.cli.run import run
-from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.render import gateway, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.models import fetch

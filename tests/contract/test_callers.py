@@ -5,9 +5,9 @@ import pytest
 
 from argosy_engine.server.admin import Admin
 from argosy_engine.transfer.verifier import Verifier
+from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.snapshot import Issuer
-from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.render import gateway, peers, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.peers import Callers

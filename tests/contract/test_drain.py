@@ -7,8 +7,8 @@ import httpx
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import LONGEST_LEASE_S, Drain
 from argosy_gateway import cli as gateway_cli
+from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.core.steps.drain import DRAIN_LEASE_S, RENEW_BELOW_S
-from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.render import gateway
 from tests.render.fleets import IMAGES, fleet
 

@@ -9,9 +9,9 @@ import pytest
 
 from argosy_engine.model import spec
 from argosy_fetch import cli, config, progress
+from argosy_operator.adapters.gateways import progress_of
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.pods import FetchProgress
-from argosy_operator.ports.gateways import progress_of
 
 SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
 

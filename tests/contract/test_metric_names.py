@@ -14,7 +14,7 @@ from argosy_gateway.relay.metrics import Metrics
 from argosy_law.goals import Windows
 from argosy_law.observe import Idle, Unknown, Value
 from argosy_law.signals import others, samples
-from argosy_operator.ports.prometheus.queries import (
+from argosy_operator.adapters.prometheus.queries import (
     ENGINE_LONG_SERIES,
     ENGINE_SERIES,
     GATEWAY_SERIES,

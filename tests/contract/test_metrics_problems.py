@@ -10,7 +10,7 @@ from tests.support.sources import parsed
 
 PACKAGE = Path(__file__).parents[2] / "operator/argosy_operator"
 SOURCES = [
-    *(PACKAGE / "ports/prometheus").rglob("*.py"),
+    *(PACKAGE / "adapters/prometheus").rglob("*.py"),
     *(PACKAGE.parent / "argosy_law").rglob("*.py"),
 ]
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from argosy_gateway.options import Settings
 from argosy_gateway.server.admin import read_load
+from argosy_operator.adapters.gateways import load_of
 from argosy_operator.core.snapshot.names import SETTINGS_KEY
 from argosy_operator.core.snapshot.objects import child_key
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.ports.gateways import load_of
 from tests.core.status.worlds import NOW, World, pod, snapshot_of, status
 from tests.gateway.server.asked import gateway_of
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from argosy_operator.adapters import rate_limit
 from argosy_operator.cli import main
 from argosy_operator.core.budgets import Budgets
-from argosy_operator.ports import rate_limit
 from argosy_operator.shell import app
 
 
@@ -118,8 +118,8 @@ def test_explain_looks_where_kubectl_would(
     async def others(_self: object, _kind: str, where: str) -> list[object]:
         return [{"metadata": {"name": "blog", "namespace": where}}]
 
-    monkeypatch.setattr("argosy_operator.ports.cluster.ApiCluster.get", nothing)
-    monkeypatch.setattr("argosy_operator.ports.cluster.ApiCluster.list", others)
+    monkeypatch.setattr("argosy_operator.adapters.cluster.ApiCluster.get", nothing)
+    monkeypatch.setattr("argosy_operator.adapters.cluster.ApiCluster.list", others)
     config = tmp_path / "config"
     config.write_text(KUBECONFIG % context)
     monkeypatch.setenv("KUBECONFIG", str(config))

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.adapters.lease import Lease, Term
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.ports.lease import Lease, Term
-from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import ROUND_LIMIT_S
 from argosy_operator.shell.telemetry.health import STUCK_S, UNSEEN_S, Health
 from argosy_operator.shell.workers import Workers
-from tests.ports.test_lease import OneLease
+from tests.adapters.test_lease import OneLease
 from tests.support.virtual import run
 
 HOURS_S = 2 * 3600.0

@@ -22,7 +22,7 @@ import yaml
 from argosy_bench.ports import free_ports
 from argosy_operator.shell import app, trigger
 from argosy_operator.shell.telemetry import metrics
-from tests.ports.api_server import ApiServer
+from tests.adapters.api_server import ApiServer
 from tests.support.model import IMAGES
 
 Watch = Callable[..., Awaitable[None]]

@@ -13,7 +13,7 @@ import pytest
 from argosy_operator.shell import app
 from argosy_operator.shell.telemetry import metrics
 from argosy_operator.shell.trigger import Watches
-from tests.ports.api_server import ApiServer
+from tests.adapters.api_server import ApiServer
 from tests.support.model import IMAGES
 
 FLEETS = 150

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import workers as module
 from argosy_operator.shell.workers import Workers
 

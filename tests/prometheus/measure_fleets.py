@@ -20,10 +20,10 @@ import httpx
 from argosy_law.goals import Windows
 from argosy_law.observe import Value
 from argosy_law.signals import samples
+from argosy_operator.adapters.prometheus.collect import Question
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.protocols import FleetPods
 from argosy_operator.core.snapshot.objects import FleetKey
-from argosy_operator.ports.prometheus.collect import Question
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
-from argosy_operator.ports.protocols import FleetPods
 from tests.prometheus.processes import prometheus
 
 WINDOWS = Windows(scrape_s=5, rate_s=60, interval_s=15, down_hold_s=120)

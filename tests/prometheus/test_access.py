@@ -13,9 +13,9 @@ from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from argosy_law.observe import Idle, Unknown
-from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
-from argosy_operator.ports.prometheus.server import ServerAccess
+from argosy_operator.adapters.prometheus.allowlist import Allowlist
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.prometheus.server import ServerAccess
 from local.cluster.config.pki import issue, make_authority
 from tests.prometheus.processes import prometheus
 from tests.prometheus.test_real_server import ASKED, Exporter, gateway_of

@@ -9,10 +9,10 @@ import pytest
 
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Unknown
-from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.collect import Question
-from argosy_operator.ports.prometheus.metrics import SERVERS, PrometheusMetrics
-from argosy_operator.ports.prometheus.server import WORKERS_PER_SERVER
+from argosy_operator.adapters.prometheus.allowlist import Allowlist
+from argosy_operator.adapters.prometheus.collect import Question
+from argosy_operator.adapters.prometheus.metrics import SERVERS, PrometheusMetrics
+from argosy_operator.adapters.prometheus.server import WORKERS_PER_SERVER
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ async def test_an_address_that_nobody_asks_any_more_is_closed(
     async with port_to(at_once, 5.0) as (ask, metrics):
         for number in range(5):
             await ask(f"p{number}")
-        monkeypatch.setattr("argosy_operator.ports.prometheus.metrics.UNUSED_S", -1.0)
+        monkeypatch.setattr("argosy_operator.adapters.prometheus.metrics.UNUSED_S", -1.0)
         await ask("p5")
         assert [url.rpartition("/")[2] for url in metrics._servers] == ["p5"]
     await gone()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Unknown
-from argosy_operator.ports.prometheus import allowlist
-from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.collect import Question
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.prometheus import allowlist
+from argosy_operator.adapters.prometheus.allowlist import Allowlist
+from argosy_operator.adapters.prometheus.collect import Question
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from argosy_gateway.relay.verdicts import Ending, Outcome
 from argosy_gateway.wire.sse import Usage
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Value
-from argosy_operator.ports.prometheus.collect import Question
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
-from argosy_operator.ports.prometheus.queries import (
+from argosy_operator.adapters.prometheus.collect import Question
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.prometheus.queries import (
     ENGINE_LONG_SERIES,
     ENGINE_SERIES,
     GATEWAY_SERIES,

@@ -8,10 +8,10 @@ import pytest
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Idle, Unknown, Value
 from argosy_law.signals.samples import RECEIVED, Round, Series, assemble
-from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.collect import Question
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
-from argosy_operator.ports.prometheus.queries import escape, selector
+from argosy_operator.adapters.prometheus.allowlist import Allowlist
+from argosy_operator.adapters.prometheus.collect import Question
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.prometheus.queries import escape, selector
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
 ASKED = Question(("default", "a"), WINDOWS)

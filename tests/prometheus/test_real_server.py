@@ -11,8 +11,8 @@ import pytest
 
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_operator.ports.prometheus.collect import Question
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.prometheus.collect import Question
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
 from tests.prometheus.processes import prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

@@ -15,16 +15,16 @@ from aiohttp import web
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Idle, Unknown, Value
 from argosy_law.signals.samples import RECEIVED, RUNNING
+from argosy_operator.adapters.prometheus import queries
+from argosy_operator.adapters.prometheus.allowlist import Allowlist
+from argosy_operator.adapters.prometheus.collect import Question
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.prometheus.queries import Spans
+from argosy_operator.adapters.prometheus.rounds import SPREAD_SHARE, SharedRounds
+from argosy_operator.adapters.prometheus.server import LONGEST_GET
+from argosy_operator.adapters.protocols import FleetPods
 from argosy_operator.api.fields import FLEET_NAME
 from argosy_operator.core.snapshot.objects import FleetKey
-from argosy_operator.ports.prometheus import queries
-from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.collect import Question
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
-from argosy_operator.ports.prometheus.queries import Spans
-from argosy_operator.ports.prometheus.rounds import SPREAD_SHARE, SharedRounds
-from argosy_operator.ports.prometheus.server import LONGEST_GET
-from argosy_operator.ports.protocols import FleetPods
 from tests.support.virtual import run
 
 pytestmark = pytest.mark.slow
@@ -179,7 +179,7 @@ async def test_a_row_of_another_shape_leaves_only_its_own_fleet_without_metrics(
 async def test_a_fleet_with_far_too_many_series_leaves_only_itself_without_metrics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("argosy_operator.ports.prometheus.server.LARGEST_ANSWER", 200_000)
+    monkeypatch.setattr("argosy_operator.adapters.prometheus.server.LARGEST_ANSWER", 200_000)
     prometheus = Prometheus(fleets(16))
     flood = prometheus.fleets[5]
     prometheus.extra[RUNNING] = [running(flood, f"engine-{n}", 1) for n in range(2000)]

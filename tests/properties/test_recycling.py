@@ -19,9 +19,9 @@ from hypothesis.stateful import initialize, rule
 
 from argosy_gateway.pods.pairs import Pairs
 from argosy_gateway.server.admin import failing_pairs, handover_ages
+from argosy_operator.adapters.gateways import handovers_of
 from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
 from argosy_operator.core.steps.recycling import FRESH_S
-from argosy_operator.ports.gateways import handovers_of
 from tests.support.faults import FaultyWorld
 from tests.support.stateful import run_sequences
 from tests.support.world import World, scaled_by_others

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from argosy_operator.adapters.gateways import load_of
 from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
-from argosy_operator.ports.gateways import load_of
 from tests.support.world import World
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.protocols import ClusterError
 
 Object = dict[str, Any]
 CAUSE = 'Internal error occurred: failed calling webhook "budgets.example.com"'

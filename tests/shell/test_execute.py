@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import AnnotatePod, ErrorKind, HastenDrain, TakeWorkAgain
-from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import execute
 from tests.support.model import fleet
 

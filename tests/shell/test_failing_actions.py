@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_law.observe import unknown_metrics
+from argosy_operator.adapters.protocols import FleetPods, Measurement
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import UnfinishedError, round_of

@@ -15,9 +15,9 @@ import pytest
 
 from argosy_bench.ports import free_ports
 from argosy_law.observe import unknown_metrics
+from argosy_operator.adapters import gateways as port
+from argosy_operator.adapters.gateways import HttpGateways
 from argosy_operator.core.snapshot.actions import EventReason
-from argosy_operator.ports import gateways as port
-from argosy_operator.ports.gateways import HttpGateways
 from tests.support.model import Model, fleet
 
 pytestmark = pytest.mark.slow

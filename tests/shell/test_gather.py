@@ -8,6 +8,7 @@ import pytest
 
 from argosy_law.observe import Value, unknown_metrics
 from argosy_law.signals.direct import Reading
+from argosy_operator.adapters.protocols import FleetPods, Measurement
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.snapshot.pods import (
@@ -18,7 +19,6 @@ from argosy_operator.core.snapshot.pods import (
     SettingsRead,
 )
 from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, ReplicaSet
-from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell.gather import Sources, gather
 from tests.support.model import IMAGES, fleet
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.report import read_fleet, write_status
 from tests.support.model import converged
 

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
+from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.core.snapshot.actions import HastenDrain, TakeWorkAgain
 from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads
 from tests.core.steps.test_victims import pod
@@ -109,7 +109,7 @@ async def test_an_engine_that_drips_its_answer_costs_no_more_than_a_silent_one(
 
     server = await asyncio.start_server(drip, "127.0.0.1", 0)
     monkeypatch.setattr(
-        "argosy_operator.ports.engines.ADMIN_PORT", server.sockets[0].getsockname()[1]
+        "argosy_operator.adapters.engines.ADMIN_PORT", server.sockets[0].getsockname()[1]
     )
     engines = HttpEngines()
     async with asyncio.timeout(30):
@@ -138,8 +138,8 @@ async def test_an_engine_that_answers_nonsense_is_a_pod_that_does_not_answer(
 
     server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    monkeypatch.setattr("argosy_operator.ports.engines.ADMIN_PORT", port)
-    monkeypatch.setattr("argosy_operator.ports.engines.TIMEOUT_S", 20.0)
+    monkeypatch.setattr("argosy_operator.adapters.engines.ADMIN_PORT", port)
+    monkeypatch.setattr("argosy_operator.adapters.engines.TIMEOUT_S", 20.0)
     engines = HttpEngines()
     assert await engines.load("127.0.0.1", ("ns", "chat"), "uid-1") is None
     await engines.close()

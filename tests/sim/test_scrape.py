@@ -14,7 +14,7 @@ from argosy_law.sim.world.fleet import World
 from argosy_law.sim.world.machine import Asks
 from argosy_law.sim.world.pods import PrefillPod
 from argosy_law.sim.world.scrape import Scraper
-from argosy_operator.ports.prometheus import queries
+from argosy_operator.adapters.prometheus import queries
 from tests.sim.fleets import MACHINE, poisson, setup, started
 
 WINDOWS = Windows()

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Any
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.protocols import ClusterError
 
 Object = dict[str, Any]
 Objects = list[Object]

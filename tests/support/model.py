@@ -10,6 +10,7 @@ from itertools import count
 from typing import Any
 
 from argosy_law.observe import FleetMetrics, unknown_metrics
+from argosy_operator.adapters.protocols import Measurement
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import Condition
@@ -40,7 +41,6 @@ from argosy_operator.core.snapshot.pods import (
 from argosy_operator.core.snapshot.snapshot import Clock, Issuer, LoopMemory, ReplicaSet, Snapshot
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.core.steps.drain import DRAIN_LEASE_S
-from argosy_operator.ports.protocols import Measurement
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Observed, compose
 from tests.support.replica_sets import COST, removed_first

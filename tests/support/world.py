@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from argosy_operator.adapters.protocols import ClusterError, Gateways
 from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.ports.protocols import ClusterError, Gateways
 from argosy_operator.render.images import Images
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources

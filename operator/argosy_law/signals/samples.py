@@ -1,9 +1,9 @@
 """Raw samples of counters and gauges → one `FleetMetrics`.
 
-`ports.prometheus` (range samples of the last window) and the simulator both call `assemble`, so the
-arithmetic of windows exists once, in exact counts. PromQL's `increase()` extrapolates to the edges
-of the window, an error of 20–50 % at a handful of scrapes and requests. Here an increase is the
-difference of two samples of one series, and a fall is a restart that counts from 0.
+`adapters.prometheus` (range samples of the last window) and the simulator both call `assemble`, so
+the arithmetic of windows exists once, in exact counts. PromQL's `increase()` extrapolates to the
+edges of the window, an error of 20–50 % at a handful of scrapes and requests. Here an increase is
+the difference of two samples of one series, and a fall is a restart that counts from 0.
 """
 
 from bisect import bisect_left

@@ -9,6 +9,7 @@ import json
 import time
 from dataclasses import dataclass, replace
 
+from argosy_operator.adapters.protocols import Cluster, Measurement
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.api.v1alpha1.status import RoleStatus
 from argosy_operator.core.plan import Plan, plan
@@ -18,7 +19,6 @@ from argosy_operator.core.snapshot.objects import Object, is_owned
 from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
 from argosy_operator.core.steps.draft import REASONS
-from argosy_operator.ports.protocols import Cluster, Measurement
 from argosy_operator.render.images import Images, kept
 from argosy_operator.render.template import installed_by_gateways
 from argosy_operator.shell.gather import Sources, gather

@@ -25,9 +25,9 @@ _HEADER = re.compile(r"(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]+)=(?P<value>[!-~]([ -
 _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
 
 if TYPE_CHECKING:
+    from argosy_operator.adapters.prometheus.allowlist import Allowlist
+    from argosy_operator.adapters.trust import Account
     from argosy_operator.api.v1alpha1 import template
-    from argosy_operator.ports.prometheus.allowlist import Allowlist
-    from argosy_operator.ports.trust import Account
     from argosy_operator.render.images import Images
 
 Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
@@ -142,9 +142,9 @@ def run(
     log_level: LogLevel = "info",
 ) -> None:
     """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
+    from argosy_operator.adapters.access import AccessError
+    from argosy_operator.adapters.prometheus.server import ServerAccess
     from argosy_operator.core.budgets import Budgets
-    from argosy_operator.ports.access import AccessError
-    from argosy_operator.ports.prometheus.server import ServerAccess
     from argosy_operator.shell import app
     from argosy_operator.shell.telemetry.logs import configure
 
@@ -215,14 +215,14 @@ def _namespace_budgets(texts: Sequence[str]) -> dict[str, int]:
 
 def _account(environ: Mapping[str, str]) -> "Account | None":
     """From the downward API, as the chart has it; None outside of a cluster."""
-    from argosy_operator.ports.trust import Account
+    from argosy_operator.adapters.trust import Account
 
     values = [environ.get(name, "") for name in _IDENTITY]
     return Account(*values) if all(values) else None
 
 
 def _allowlist(texts: Sequence[str]) -> "Allowlist":
-    from argosy_operator.ports.prometheus.allowlist import Allowlist
+    from argosy_operator.adapters.prometheus.allowlist import Allowlist
 
     try:
         return Allowlist.of(texts)

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from argosy_operator.adapters import rate_limit
+from argosy_operator.adapters.access import Access
+from argosy_operator.adapters.cluster import ApiCluster
+from argosy_operator.adapters.engines import HttpEngines
+from argosy_operator.adapters.gateways import HttpGateways
+from argosy_operator.adapters.lease import RETRY_S, Lease, Term
+from argosy_operator.adapters.prometheus.allowlist import NOTHING_ELSE, Allowlist
+from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
+from argosy_operator.adapters.prometheus.server import ServerAccess
+from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.adapters.trust import Account, ClusterTrust
 from argosy_operator.core.budgets import Budgets
-from argosy_operator.ports import rate_limit
-from argosy_operator.ports.access import Access
-from argosy_operator.ports.cluster import ApiCluster
-from argosy_operator.ports.engines import HttpEngines
-from argosy_operator.ports.gateways import HttpGateways
-from argosy_operator.ports.lease import RETRY_S, Lease, Term
-from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
-from argosy_operator.ports.prometheus.server import ServerAccess
-from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.ports.trust import Account, ClusterTrust
 from argosy_operator.render.images import Images
 from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import assert_never
 
+from argosy_operator.adapters.protocols import Cluster, ClusterError, Engines
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import (
@@ -31,7 +32,6 @@ from argosy_operator.core.snapshot.actions import (
     needs,
 )
 from argosy_operator.core.snapshot.objects import FleetKey, Object, is_owned
-from argosy_operator.ports.protocols import Cluster, ClusterError, Engines
 from argosy_operator.shell.concurrency import call_all
 
 STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)

@@ -15,6 +15,17 @@ from argosy_law.observe import FleetMetrics
 from argosy_law.signals import alone
 from argosy_law.signals.alone import Heard
 from argosy_law.signals.validity import why_unavailable
+from argosy_operator.adapters.protocols import (
+    Cluster,
+    Engines,
+    Fetchers,
+    FleetPods,
+    Gateways,
+    Measurement,
+    Metrics,
+    NoTrust,
+    TrustSource,
+)
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import (
@@ -62,17 +73,6 @@ from argosy_operator.core.steps.gateways import is_rolled_out
 from argosy_operator.core.steps.goals import by_law, goals_of
 from argosy_operator.core.steps.gpu_types import as_chosen
 from argosy_operator.core.steps.models import as_fetched, may_have_job
-from argosy_operator.ports.protocols import (
-    Cluster,
-    Engines,
-    Fetchers,
-    FleetPods,
-    Gateways,
-    Measurement,
-    Metrics,
-    NoTrust,
-    TrustSource,
-)
 from argosy_operator.render import gateway, learnt, network, peers, role, workload
 from argosy_operator.render.common import noted, standing
 from argosy_operator.render.engines.kind import EnginePod

@@ -1,8 +1,8 @@
 """One round of one fleet: read → plan → execute → publish → status.
 
-Here the pure plan meets the ports. `gather` reads the cluster, the engines and Prometheus; `plan`
-decides; `execute` writes; `report` says what was done. `workers.py` decides when a fleet has a
-round, and keeps its memory from one round to the next.
+Here the pure plan meets the adapters. `gather` reads the cluster, the engines and Prometheus;
+`plan` decides; `execute` writes; `report` says what was done. `workers.py` decides when a fleet has
+a round, and keeps its memory from one round to the next.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.plan import conclude, plan
 from argosy_operator.core.snapshot.actions import ErrorKind, Outcome
@@ -18,7 +19,6 @@ from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, Snapshot
 from argosy_operator.core.status.numbers import errors_of
 from argosy_operator.core.status.problems import next_overdue_s
 from argosy_operator.core.steps.bids import bid_of
-from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
 from argosy_operator.shell.report import (

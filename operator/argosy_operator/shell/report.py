@@ -7,6 +7,7 @@ import socket
 
 from pydantic import ValidationError
 
+from argosy_operator.adapters.protocols import Cluster, ClusterError
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
@@ -33,7 +34,6 @@ from argosy_operator.core.status.compose import (
 )
 from argosy_operator.core.status.facts import Standing
 from argosy_operator.core.steps.draft import Draft
-from argosy_operator.ports.protocols import Cluster, ClusterError
 from argosy_operator.shell.execute import STOP_AT, error_kind
 from argosy_operator.shell.gather import Sources
 

@@ -23,12 +23,12 @@ import aiohttp
 import kopf
 from yarl import URL
 
+from argosy_operator.adapters.access import Access, Login
+from argosy_operator.adapters.cluster import PLURALS, ApiCluster
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.api.v1alpha1 import GROUP, VERSION
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.access import Access, Login
-from argosy_operator.ports.cluster import PLURALS, ApiCluster
-from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.telemetry import metrics
 
 RELOGIN = timedelta(minutes=5)

@@ -20,10 +20,10 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from argosy_operator.adapters.protocols import ClusterError, Gateways
+from argosy_operator.adapters.rate_limit import QPS
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.ports.protocols import ClusterError, Gateways
-from argosy_operator.ports.rate_limit import QPS
 from argosy_operator.shell.concurrency import RoundSlots, call_all, rounds_at_once
 from argosy_operator.shell.loop import RESYNC_S, ROUND_LIMIT_S, UnfinishedError, round_too_long
 from argosy_operator.shell.telemetry import logs, metrics

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.cli.kubectl.app import main
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.protocols import ClusterError
 
 CONFIG = """
 apiVersion: v1
@@ -29,7 +29,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, message: str) -> N
         raise ClusterError(kind, f"list {of}", message)
 
     for call in ("list", "get"):
-        monkeypatch.setattr(f"argosy_operator.ports.cluster.ApiCluster.{call}", raises)
+        monkeypatch.setattr(f"argosy_operator.adapters.cluster.ApiCluster.{call}", raises)
 
 
 @pytest.mark.parametrize(

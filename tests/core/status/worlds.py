@@ -14,6 +14,7 @@ from typing import Any
 from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics
 from argosy_law.slo import Errors
+from argosy_operator.adapters.protocols import Measurement
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, Create, ErrorKind, Outcome, target
@@ -38,7 +39,6 @@ from argosy_operator.core.snapshot.snapshot import (
     Snapshot,
 )
 from argosy_operator.core.status.compose import status_of
-from argosy_operator.ports.protocols import Measurement
 from argosy_operator.shell.gather import Observed, compose
 from tests.support.model import IMAGES, ISSUER, fleet
 

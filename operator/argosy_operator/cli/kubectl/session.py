@@ -17,15 +17,15 @@ from kubernetes.aio.client import ApiClient, CoreV1Api, V1DeleteOptions, V1Preco
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 
+from argosy_operator.adapters.access import Access, AccessError
+from argosy_operator.adapters.cluster import ApiCluster, classified
+from argosy_operator.adapters.lease import Term
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.cli.kubectl.exits import CommandError, Exit, refused, unknown_fleet
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, is_owned
 from argosy_operator.core.snapshot.pods import owned_pods
 from argosy_operator.core.snapshot.snapshot import role_of
-from argosy_operator.ports.access import Access, AccessError
-from argosy_operator.ports.cluster import ApiCluster, classified
-from argosy_operator.ports.lease import Term
-from argosy_operator.ports.protocols import ClusterError
 
 T = TypeVar("T")
 ANSWER_S = 10.0

@@ -39,7 +39,7 @@ PROBLEM_OF_CODE = {
     "Stale": Reason.STALE,
     "NotANumber": Reason.NOT_A_NUMBER,
 }
-"""Code before the colon of an unavailable signal's text (ports/prometheus, signals/validity.py)
+"""Code before the colon of an unavailable signal's text (adapters/prometheus, signals/validity.py)
 → reason of the MetricsAvailable condition."""
 
 _OR_WEIGHT = "or the share of this fleet in it by spec.autoscaling.gpuBudget.weight"

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.lease import (
+from argosy_operator.adapters.lease import (
     DURATION_S,
     LEAST_S,
     MARGIN_S,
@@ -15,7 +14,8 @@ from argosy_operator.ports.lease import (
     Lease,
     Term,
 )
-from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.support.virtual import run
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from argosy_operator.adapters.access import Access
+from argosy_operator.adapters.cluster import ApiCluster
+from argosy_operator.adapters.lease import TERM_S, Term
+from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.adapters.rate_limit import RateLimiter
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.access import Access
-from argosy_operator.ports.cluster import ApiCluster
-from argosy_operator.ports.lease import TERM_S, Term
-from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.ports.rate_limit import RateLimiter
-from tests.ports.api_server import ApiServer
+from tests.adapters.api_server import ApiServer
 from tests.support.virtual import run
 
 pytestmark = pytest.mark.slow
@@ -101,7 +101,7 @@ async def test_credentials_that_cannot_be_read_just_now_are_a_refusal_not_an_end
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kubeconfig is read again once a minute; the one who writes it may be half done."""
-    monkeypatch.setattr("argosy_operator.ports.access.REREAD_S", -1.0)
+    monkeypatch.setattr("argosy_operator.adapters.access.REREAD_S", -1.0)
     server = ApiServer(places=1, work_s=0.0)
     async with (
         server.serving(tmp_path) as kubeconfig,

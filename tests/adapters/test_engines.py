@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from argosy_operator.adapters import engines
+from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.core.snapshot.pods import Load
-from argosy_operator.ports import engines
-from argosy_operator.ports.engines import HttpEngines
 
 FLEET = ("ns", "chat")
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_operator.adapters.lease import Lease, Term
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.lease import Lease, Term
-from argosy_operator.ports.protocols import ClusterError
-from tests.ports.test_lease import OneLease
+from tests.adapters.test_lease import OneLease
 from tests.support.virtual import run
 
 LASTS_S = 200.0

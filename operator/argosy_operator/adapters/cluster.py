@@ -18,12 +18,12 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
 from argosy_law.record import parse_json
+from argosy_operator.adapters.access import Access, AccessError
+from argosy_operator.adapters.protocols import ClusterError, Gate
+from argosy_operator.adapters.rate_limit import RateLimiter
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.names import FIELD_MANAGER
 from argosy_operator.core.snapshot.objects import Object
-from argosy_operator.ports.access import Access, AccessError
-from argosy_operator.ports.protocols import ClusterError, Gate
-from argosy_operator.ports.rate_limit import RateLimiter
 
 PAGE = 500
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None)

@@ -17,7 +17,7 @@ from urllib3.exceptions import ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from argosy_law.record import parse_json
-from argosy_operator.ports.prometheus.allowlist import (
+from argosy_operator.adapters.prometheus.allowlist import (
     Allowlist,
     GuardedAdapter,
     NotAllowedError,

@@ -15,11 +15,11 @@ from math import isfinite
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
 from argosy_law.signals import direct, others, samples
+from argosy_operator.adapters.prometheus import queries
+from argosy_operator.adapters.prometheus.queries import Spans
+from argosy_operator.adapters.prometheus.server import NoAnswerError, Row, Server, TooLargeError
+from argosy_operator.adapters.protocols import FleetPods
 from argosy_operator.core.snapshot.objects import FleetKey
-from argosy_operator.ports.prometheus import queries
-from argosy_operator.ports.prometheus.queries import Spans
-from argosy_operator.ports.prometheus.server import NoAnswerError, Row, Server, TooLargeError
-from argosy_operator.ports.protocols import FleetPods
 
 Fleets = frozenset[FleetKey]
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import ApiException
 
+from argosy_operator.adapters.cluster import classified
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.ports.cluster import classified
-from argosy_operator.ports.protocols import ClusterError
 
 
 def answered(code: int, body: object, headers: dict[str, str] | None = None) -> ClusterError:

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from argosy_operator.adapters.cluster import ApiCluster
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import Object
-from argosy_operator.ports.cluster import ApiCluster
-from argosy_operator.ports.protocols import ClusterError
 
 log = logging.getLogger("argosy.lease")
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from argosy_operator.ports.cluster import PLURALS
+from argosy_operator.adapters.cluster import PLURALS
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 FLEETS = "/apis/serving.argosy.dev/v1alpha1/namespaces/{namespace}/servingdeployments/{name}"

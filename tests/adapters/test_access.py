@@ -7,11 +7,11 @@ import pytest
 import yaml
 from kubernetes.aio.client import Configuration
 
-from argosy_operator.ports import access
-from argosy_operator.ports.access import Access
-from argosy_operator.ports.cluster import ApiCluster
-from argosy_operator.ports.lease import Term
-from tests.ports.api_server import ApiServer
+from argosy_operator.adapters import access
+from argosy_operator.adapters.access import Access
+from argosy_operator.adapters.cluster import ApiCluster
+from argosy_operator.adapters.lease import Term
+from tests.adapters.api_server import ApiServer
 
 PROXY = "http://127.0.0.1:1"
 """Nothing answers there."""

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import FleetKey, Object, seconds
 from argosy_operator.core.snapshot.snapshot import Issuer
-from argosy_operator.ports.protocols import ClusterError
 
 log = logging.getLogger("argosy.trust")
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.adapters.trust import Account, ClusterTrust
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.snapshot import Issuer
-from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.ports.trust import Account, ClusterTrust
 
 ACCOUNT = Account("argosy-system", "argosy", "argosy-1", "uid-1")
 RSA = {"kid": "one", "kty": "RSA", "alg": "RS256", "use": "sig", "n": "AQAB", "e": "AQAB"}

@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable
 
 from argosy_law.observe import unknown_metrics
+from argosy_operator.adapters.prometheus.allowlist import NOTHING_ELSE, Allowlist, without_user
+from argosy_operator.adapters.prometheus.collect import Collected, Fleets, Question, collect, take
+from argosy_operator.adapters.prometheus.queries import Spans
+from argosy_operator.adapters.prometheus.rounds import SharedRounds
+from argosy_operator.adapters.prometheus.server import NoAnswerError, Server, ServerAccess
+from argosy_operator.adapters.protocols import FleetPods, Measurement
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.steps.goals import goals_of
-from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist, without_user
-from argosy_operator.ports.prometheus.collect import Collected, Fleets, Question, collect, take
-from argosy_operator.ports.prometheus.queries import Spans
-from argosy_operator.ports.prometheus.rounds import SharedRounds
-from argosy_operator.ports.prometheus.server import NoAnswerError, Server, ServerAccess
-from argosy_operator.ports.protocols import FleetPods, Measurement
 
 log = logging.getLogger("argosy.prometheus")
 

@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_law.signals.direct import Load, Reading
+from argosy_operator.adapters import gateways
+from argosy_operator.adapters.gateways import HttpGateways, handovers_of, load_of, progress_of
 from argosy_operator.core.snapshot.pods import (
     FailingPair,
     FetchProgress,
@@ -17,8 +19,6 @@ from argosy_operator.core.snapshot.pods import (
     Handovers,
     SettingsRead,
 )
-from argosy_operator.ports import gateways
-from argosy_operator.ports.gateways import HttpGateways, handovers_of, load_of, progress_of
 
 
 def row(**other):
