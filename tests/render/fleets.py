@@ -31,9 +31,6 @@ def deployment(
     replicas: int | None = 1,
     *,
     live: dict[str, Any] | None = None,
-    verifies: bool = True,
 ) -> dict[str, Any]:
     """The role's engine Deployment in some revision."""
-    return workload.deployment(
-        EnginePod.of(one, role, "0" * 8, IMAGES, live, verifies=verifies), replicas
-    )
+    return workload.deployment(EnginePod.of(one, role, "0" * 8, IMAGES, live), replicas)

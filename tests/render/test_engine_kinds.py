@@ -250,8 +250,8 @@ def test_several_gpus_share_a_model_of_other_engines(name, flag):
 
 @pytest.mark.parametrize("verifies", [True, False])
 def test_our_engines_read_the_file_of_peers_only_where_they_verify_them(verifies):
-    one = FLEETS["colocated"]
-    pod = EnginePod.of(one, "colocated", "0123abcd", IMAGES, verifies=verifies)
+    one = fleet(mode="colocated", security={"verifyPeers": verifies})
+    pod = EnginePod.of(one, "colocated", "0123abcd", IMAGES)
     args = ARGOSY.args(pod)
     assert args.count("--peers-file") == verifies
     if verifies:

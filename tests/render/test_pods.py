@@ -407,18 +407,3 @@ def test_children_carry_the_labels_that_kubernetes_recommends() -> None:
         "chat-gateway": "gateway",
         "chat-fetch": "fetch",
     }
-
-
-def test_pods_from_before_the_recommended_labels_get_them_with_their_next_image() -> None:
-    one = fleet()
-
-    def made(images: Images, live: Any = None) -> Any:
-        found = gateway.objects(one, images, live=live)
-        return next(o for o in found if o["kind"] == "Deployment")
-
-    before = made(IMAGES)
-    for label in set(names.recommended("chat", "gateway")) - {names.MANAGED_BY}:
-        del template(before)["metadata"]["labels"][label]
-    assert template(made(IMAGES, before)) == template(before)
-    after = template(made(IMAGES.having({"gateway": "another:2"}), before))
-    assert after["metadata"]["labels"]["app.kubernetes.io/component"] == "gateway"

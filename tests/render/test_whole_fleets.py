@@ -180,7 +180,7 @@ def test_gateways_note_their_template_and_what_they_were_made_from() -> None:
     front = gateway.objects(fleet(), IMAGES, certificate="chat-tls", shows_token=False)[-1]
     notes = front["metadata"]["annotations"]
     assert notes[names.TEMPLATE] == str(gateway.TEMPLATE)
-    assert notes[names.INPUTS] == "eabef5dbca45c9e8"
+    assert notes[names.INPUTS] == "546d01079a94ec95"
     volumes = front["spec"]["template"]["spec"]["volumes"]
     (shown,) = (volume for volume in volumes if volume["name"] == names.TLS_VOLUME)
     assert shown["secret"]["secretName"] == "chat-tls"

@@ -7,7 +7,6 @@ import pytest
 from argosy_operator.core.snapshot import names, revision
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.render import gateway, workload
-from argosy_operator.render import images as kept_images
 from argosy_operator.render.images import Images
 from argosy_operator.shell import gather
 from argosy_operator.shell.boards.learning import LEARN_S
@@ -80,7 +79,7 @@ async def test_a_newer_image_is_a_line_of_the_status() -> None:
     assert status["newerImages"] == {"engine": "engine:2", "gateway": "gateway:2"}
 
 
-async def test_a_fleet_that_an_older_operator_made_keeps_its_images_too() -> None:
+async def test_a_fleet_without_a_status_keeps_its_images_too() -> None:
     store = Store(roles=PARKED)
     await rounds(store, OLD)
     del store.fleet["status"]
@@ -104,19 +103,6 @@ async def test_an_edit_makes_new_pods_with_the_images_that_the_fleet_has() -> No
     await rounds(store, NEW)
     assert len(engines_of(store)) == 2
     assert images_of(store) == {"engine:1", "gateway:1"}
-
-
-async def test_a_fleet_that_goes_over_to_another_engine_takes_gateways_that_know_it() -> None:
-    store = Store(roles=PARKED, engine={"image": "mine:1"}, model={"uri": "pvc://models/m"})
-    await rounds(store, OLD)
-    store.edit(engine={"type": "vllm", "image": "vllm:1"})
-    await rounds(store, NEW)
-    assert images_of(store) == {"mine:1", "vllm:1", "gateway:2"}
-    old = next(name for name in engines_of(store) if image_of(store, name) == "mine:1")
-    del store.objects["Deployment", old]
-    latest = Images(engine="engine:3", gateway="gateway:3", fetch="fetch:3")
-    await rounds(store, latest)
-    assert images_of(store) == {"vllm:1", "gateway:2"}
 
 
 async def test_a_fleet_goes_on_with_the_image_that_its_spec_named_last() -> None:
@@ -248,9 +234,6 @@ def another_operator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gather, "TEMPLATE", 99)
     patch.setattr(revision, "TEMPLATE", 99)
     patch.setattr(gateway, "TEMPLATE", 99)
-    # It knows the number of no pod that runs.
-    for module in (revision, kept_images):
-        patch.setattr(module, "TEMPLATES", (99,))
     patch.setattr(workload, "GRACE_MARGIN_S", 77)
     patch.setattr(gateway, "GRACE_MARGIN_S", 77)
 
@@ -288,12 +271,12 @@ async def test_the_next_edit_renders_pods_as_the_operator_of_now_does(
     await rounds(store, OLD)
     old = set(templates_of(store))
     another_operator(monkeypatch)
-    store.edit(engine={"maxNumSeqs": 8}, drain={"timeout": "100s"})
+    store.edit(engine={"maxNumSeqs": 8}, drain={"timeout": "400s"})
     await rounds(store, NEW)
     found = templates_of(store)
     new = {name for name in found if name not in old} | {"chat-gateway"}
     assert len(new) == 2
-    assert all("177" in str(found[name]) or "382" in str(found[name]) for name in new)
+    assert all("477" in str(found[name]) or "982" in str(found[name]) for name in new)
 
 
 async def test_pods_of_the_newer_operator_stay_when_the_older_one_comes_back(
@@ -317,11 +300,6 @@ def settings_of(store: Store) -> str:
     return found
 
 
-def from_before_settings(patch: pytest.MonkeyPatch) -> None:
-    """An operator from before designs/0028."""
-    patch.setattr(gateway, "TEMPLATE", gateway.FLAGS_TEMPLATE)
-
-
 EDIT: dict[str, Any] = {
     "slo": {"ttft": {"target": "3s"}, "tpot": {"target": "70ms"}},
     "drain": {"timeout": "100s"},
@@ -339,57 +317,6 @@ async def test_an_edit_of_slo_drain_or_routing_changes_no_pod_template() -> None
     assert templates_of(store) == before
     assert settings_of(store) != settings
     assert '"3000"' in settings_of(store)
-
-
-async def test_gateways_from_before_the_recommended_labels_stay_when_settings_change() -> None:
-    store = Store(roles=PARKED)
-    await rounds(store, OLD)
-    front = gateway_of(store)
-    front["metadata"]["annotations"][names.TEMPLATE] = "2"
-    for label in set(names.recommended("chat", "gateway")) - {names.MANAGED_BY}:
-        del front["spec"]["template"]["metadata"]["labels"][label]
-    before = templates_of(store)
-    await rounds(store, OLD)
-    assert templates_of(store) == before
-    store.edit(**EDIT)
-    await rounds(store, OLD)
-    assert templates_of(store) == before
-    assert '"3000"' in settings_of(store)
-
-
-async def test_gateways_from_before_the_settings_stay_until_they_roll_for_another_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = Store(roles=PARKED)
-    with monkeypatch.context() as patch:
-        from_before_settings(patch)
-        await rounds(store, OLD)
-    before = templates_of(store)
-    await rounds(store, NEW)
-    assert templates_of(store) == before
-    store.edit(**EDIT)  # they can learn of it only from their arguments
-    await rounds(store, NEW)
-    args = gateway_of(store)["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert "3000" in args
-    assert "--settings" not in args
-    store.edit(imageUpdates="Follow")
-    await rounds(store, NEW)
-    args = gateway_of(store)["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert "3000" not in args
-    assert "--settings" in args
-
-
-async def test_an_older_operator_that_comes_back_keeps_gateways_that_follow_settings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = Store(roles=PARKED)
-    await rounds(store, OLD)
-    store.edit(**EDIT)
-    await rounds(store, OLD)
-    before = gateway_of(store)["spec"]
-    from_before_settings(monkeypatch)
-    await rounds(store, OLD)
-    assert gateway_of(store)["spec"] == before
 
 
 async def test_settings_that_somebody_deletes_or_edits_are_put_back() -> None:

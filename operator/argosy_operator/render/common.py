@@ -6,8 +6,6 @@ fleet, even when the operator is uninstalled.
 
 from collections.abc import Iterable, Mapping
 
-from pydantic import BaseModel
-
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object
@@ -68,21 +66,6 @@ def fleet_metadata(fleet: ServingDeployment, name: str) -> Object:
         "labels": labels,
         "ownerReferences": owner_references(fleet),
     }
-
-
-def front_labels(
-    fleet: ServingDeployment, role: str, image: str, live: Object | None
-) -> dict[str, str]:
-    """Labels of pods that their Deployment replaces in place. `live` is the Deployment as it
-    exists. Pods that run without the recommended labels get them with their next image: a label
-    alone would replace them."""
-    own = names.pod_labels(fleet.name, role)
-    template = ((live or {}).get("spec") or {}).get("template") or {}
-    runs = {c.get("image") for c in (template.get("spec") or {}).get("containers") or ()}
-    known = (template.get("metadata") or {}).get("labels") or {}
-    if image in runs and names.COMPONENT not in known:
-        return own
-    return own | names.recommended(fleet.name, role)
 
 
 def access(
@@ -227,12 +210,6 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
     return [text for flag, v in flags.items() if v is not None for text in (flag, str(v))]
 
 
-def written(part: BaseModel) -> Object:
-    """Its fields without defaults: one that a later operator adds changes nothing where it is not
-    set."""
-    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-
-
 # A newer operator may render pods otherwise, and replaces none for it. Each Deployment notes what
 # its pod template was made from (`names.INPUTS`), and by which number of the rendering code
 # (`names.TEMPLATE`). Where only the number differs, the template stands, whichever is newer.
@@ -259,12 +236,6 @@ def standing(rendered: Object, live: Object | None) -> Object:
     annotations = meta["annotations"] | {names.TEMPLATE: number}
     spec = {**rendered["spec"], "template": live["spec"]["template"]}
     return {**rendered, "metadata": {**meta, "annotations": annotations}, "spec": spec}
-
-
-def number_of(deployment: Object) -> int | None:
-    """The number of the code that rendered the pod template; None if it does not say."""
-    number = _note(deployment, names.TEMPLATE)
-    return int(number) if number is not None and number.isdecimal() else None
 
 
 def _note(deployment: Object, name: str) -> str | None:

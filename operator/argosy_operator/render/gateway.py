@@ -28,13 +28,11 @@ from argosy_operator.render.common import (
     command_line,
     container_security,
     disruption_budget,
-    front_labels,
     http_probe,
     identity_env,
     liveness_probe,
     metadata,
     noted,
-    number_of,
     pod_security,
     read_only_mount,
     scrape_annotations,
@@ -42,7 +40,6 @@ from argosy_operator.render.common import (
     standing,
     tls_volume,
     token_volume,
-    written,
 )
 from argosy_operator.render.images import Images
 from argosy_operator.render.peers import Callers
@@ -51,9 +48,6 @@ from argosy_operator.render.template import annotation, lay_over, template_of
 TEMPLATE = 4
 """Number of the pod template that this module writes. Raise it with every change of the template,
 or an upgrade of the operator replaces running gateways."""
-FLAGS_TEMPLATE = 1
-"""The template before design 0028: its pods have the settings as arguments. Gateways that have it
-keep it as long as they keep their image, which may know no other way."""
 CONTAINER = names.GATEWAY_ROLE
 CPU_TARGET = "700m"
 """CPU of one gateway that the autoscaler keeps: it computes on one core at most."""
@@ -84,22 +78,20 @@ def objects(
     `callers`: accounts of pods that run; without them those of the spec.
     """
     name, callers = names.gateway(fleet.name), callers or Callers.of(fleet, images)
-    number = _template_of(live, images)
-    pod = _pod(fleet, images, account, shows_token, number)
-    pod["metadata"]["labels"] |= front_labels(fleet, names.GATEWAY_ROLE, images.gateway, live)
+    pod = _pod(fleet, images, account, shows_token)
     if certificate is not None:
         _show_certificate(pod["spec"], certificate)
     over = template_of(fleet, names.GATEWAY_ROLE, images.template)
     front = _deployment(fleet, images, lay_over(pod, over, _selector(fleet)))
     made_of = {
-        **_inputs(fleet),
         "template": over,
+        "drain": _longest_drain_s(fleet),
         "image": images.gateway,
         "account": account,
         "token": shows_token,
         "certificate": certificate,
     }
-    front = standing(noted(front, digest(made_of), number), live)
+    front = standing(noted(front, digest(made_of), TEMPLATE), live)
     return [
         *_access(fleet, callers.gateways),
         _service(fleet),
@@ -110,15 +102,6 @@ def objects(
     ]
 
 
-def _template_of(live: Object | None, images: Images) -> int:
-    """The number of the template to render. Whether an older image knows settings is not known."""
-    if live is None or number_of(live) not in (FLAGS_TEMPLATE, None):
-        return TEMPLATE
-    containers = live["spec"].get("template", {}).get("spec", {}).get("containers") or ()
-    kept = any((c.get("name"), c.get("image")) == (CONTAINER, images.gateway) for c in containers)
-    return FLAGS_TEMPLATE if kept else TEMPLATE
-
-
 def _settings(fleet: ServingDeployment) -> Object:
     return {
         "apiVersion": "v1",
@@ -126,26 +109,6 @@ def _settings(fleet: ServingDeployment) -> Object:
         "metadata": _metadata(fleet, names.settings(fleet.name)),
         "data": {names.SETTINGS_KEY: json.dumps(_words(fleet))},
     }
-
-
-def _inputs(fleet: ServingDeployment) -> Object:
-    """What of the spec gateways get. Settings are among it, though they are not in the template: so
-    an older operator, whose template has them, finds the inputs that it knows and replaces none."""
-    spec = fleet.spec
-    parts = {
-        "slo": spec.slo,
-        "routing": spec.routing,
-        "drain": spec.drain,
-        "engine": spec.engine,
-        "scaleToZero": spec.autoscaling.scale_to_zero,
-    }
-    found = {name: written(part) for name, part in parts.items() if part is not None}
-    kept = ("maxBodyBytes", "maxNumSeqs")
-    found["engine"] = {name: found["engine"].get(name) for name in kept}
-    for name in ("replicas", "autoscaling", "template"):
-        found["routing"].pop(name, None)
-    first, *others = fleet.served_names
-    return found | {"servedName": first} | ({"alsoServed": others} if others else {})
 
 
 def account_of(
@@ -232,7 +195,7 @@ def _selector(fleet: ServingDeployment) -> dict[str, str]:
 
 
 def _pod(
-    fleet: ServingDeployment, images: Images, account: str | None, shows_token: bool, number: int
+    fleet: ServingDeployment, images: Images, account: str | None, shows_token: bool
 ) -> Object:
     annotations = scrape_annotations(names.GATEWAY_ADMIN_PORT)
     if account is not None:
@@ -241,14 +204,15 @@ def _pod(
         "serviceAccountName": names.gateway(fleet.name),
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "terminationGracePeriodSeconds": _grace_s(fleet, number),
+        "terminationGracePeriodSeconds": DEREGISTER_S + _longest_drain_s(fleet) + GRACE_MARGIN_S,
         "topologySpreadConstraints": spread(_selector(fleet)),
-        "containers": [_container(fleet, images, number)],
+        "containers": [_container(fleet, images)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
     if shows_token:
         _show_token(fleet, pod)
     labels = names.pod_labels(fleet.name, names.GATEWAY_ROLE)
+    labels |= names.recommended(fleet.name, names.GATEWAY_ROLE)
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod}
 
 
@@ -274,25 +238,22 @@ def _deployment(fleet: ServingDeployment, images: Images, template: Object) -> O
     }
 
 
-def _grace_s(fleet: ServingDeployment, number: int) -> int:
-    """From a pod's deletion to SIGKILL, s."""
-    drain_s = _drain_s(fleet)
-    if number != FLAGS_TEMPLATE:
-        drain_s = next(longest_s for longest_s in DRAINS_S if longest_s >= drain_s)
-    return DEREGISTER_S + drain_s + GRACE_MARGIN_S
+def _longest_drain_s(fleet: ServingDeployment) -> int:
+    """Return the time of a drain that the pods are made for, s."""
+    return next(longest_s for longest_s in DRAINS_S if longest_s >= _drain_s(fleet))
 
 
 def _drain_s(fleet: ServingDeployment) -> int:
     return whole_seconds(fleet.spec.drain.timeout.seconds)
 
 
-def _container(fleet: ServingDeployment, images: Images, number: int) -> Object:
+def _container(fleet: ServingDeployment, images: Images) -> Object:
     admin = names.GATEWAY_ADMIN_PORT
     return {
         "name": CONTAINER,
         "image": images.gateway,
         "command": ["argosy"],
-        "args": ["gateway", "run", *_args(fleet, number)],
+        "args": ["gateway", "run", *_args(fleet)],
         "env": identity_env(),
         "ports": [
             {"name": "http", "containerPort": names.GATEWAY_PORT},
@@ -324,12 +285,15 @@ def _show_certificate(pod: Object, secret: str) -> None:
     pod["volumes"].append(tls_volume(secret))
 
 
-def _args(fleet: ServingDeployment, number: int) -> list[str]:
+def _args(fleet: ServingDeployment) -> list[str]:
     """Arguments of `argosy gateway run` (designs/0001-seams.md §2)."""
-    flags: dict[str, object] = {"--fleet": fleet.name, "--namespace": fleet.namespace}
-    if number == FLAGS_TEMPLATE:
-        return command_line(flags) + _words(fleet)
-    return command_line(flags | {"--settings": names.settings(fleet.name)})
+    return command_line(
+        {
+            "--fleet": fleet.name,
+            "--namespace": fleet.namespace,
+            "--settings": names.settings(fleet.name),
+        }
+    )
 
 
 def _words(fleet: ServingDeployment) -> list[str]:

@@ -1,18 +1,15 @@
 """The images of a fleet's pods: those that the operator was installed with, and those that it has.
 
 A fleet keeps the images that it runs when the operator gets others (`spec.imageUpdates`), so that
-an upgrade of the operator replaces no pod. A fleet that goes over to another engine takes the
-operator's gateways with it.
+an upgrade of the operator replaces no pod.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.template import PodTemplate
-from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, seconds
-from argosy_operator.core.snapshot.revision import TEMPLATES, as_rolled_out, revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +37,18 @@ class Images:
 
 
 def kept(fleet: ServingDeployment, deployments: Iterable[Object], default: Images) -> Images:
-    """The images that the fleet has or rolls out; `default` where it has none.
+    """Return the images that the fleet has or rolls out, `default` where it has none.
 
-    The status has them since the fleet's first round. A fleet from before that field has those of
-    its own `deployments`: the default if it gives one of their revisions, since no edit by hand
-    changes a revision, else those of the newest Deployment.
+    The status has them since the fleet's first round; without it, such as after a restore, those of
+    the newest of the fleet's `deployments` count.
     """
-    said = fleet.status.images
-    chosen = {name: str(getattr(default, name)) for name in ("engine", "gateway")}
+    said, chosen = fleet.status.images, dict[str, str]()
     newest_first = sorted(deployments, key=_made_at, reverse=True)
-    revisions = {d["metadata"].get("labels", {}).get(names.REVISION) for d in newest_first}
-    for container in chosen:
-        if container == "gateway" and _leaves_our_engine(fleet, newest_first):
-            continue
-        noted = getattr(said, container) if said is not None else None
-        if noted is None and container == "engine" and _gives(fleet, default, revisions):
-            continue
+    for container in ("engine", "gateway"):
         images = filter(None, (_image(deployment, container) for deployment in newest_first))
-        chosen[container] = noted or next(images, chosen[container])
+        noted = getattr(said, container) if said is not None else None
+        chosen[container] = noted or next(images, str(getattr(default, container)))
     return default.having(chosen)
-
-
-def _leaves_our_engine(fleet: ServingDeployment, deployments: Iterable[Object]) -> bool:
-    """Whether a fleet of our engine goes over to another one. Its gateways may be of an operator
-    that did not know other engines, and would then take every answer for one of a wrong pod."""
-    if fleet.spec.engine.type == "argosy":
-        return False
-    templates = [d["spec"].get("template") or {} for d in deployments if _image(d, "engine")]
-    marks = ((t.get("metadata") or {}).get("annotations") or {} for t in templates)
-    return any(names.ENGINE not in annotations for annotations in marks)
-
-
-def _gives(fleet: ServingDeployment, default: Images, revisions: Collection[str | None]) -> bool:
-    """Whether the default engine image gives one of these revisions."""
-    # While the gateways get a certificate, engines are those of the fleet without it.
-    before = as_rolled_out(fleet, {}, engine_image=default.engine, called=False)
-    return any(
-        revision(one, engine_image=default.engine, template=template) in revisions
-        for one in (fleet, before)
-        for template in TEMPLATES
-    )
 
 
 def taken(

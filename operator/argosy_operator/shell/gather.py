@@ -50,14 +50,12 @@ from argosy_operator.core.snapshot.pods import (
     pod_of,
 )
 from argosy_operator.core.snapshot.revision import (
-    OLD_TEMPLATE,
     TEMPLATE,
     as_rolled_out,
     certificate_of,
     inputs,
     made_from,
     revision,
-    template_of,
     verifies_callers,
 )
 from argosy_operator.core.snapshot.snapshot import (
@@ -204,8 +202,9 @@ def compose(
     engine_fleet = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
     asked = _revision(engine_fleet, deployments, images)
     # Engines that ask for tokens until they are gone need gateways that show them until then.
-    shows_token = asked.verifies or any(map(verifies_callers, deployments.values()))
-    required = asked.verifies and all(pod.shows_token for pod in gateways)
+    verifies = fleet.spec.verifies_peers
+    shows_token = verifies or any(map(verifies_callers, deployments.values()))
+    required = verifies and all(pod.shows_token for pod in gateways)
     callers = peers.Callers.of(fleet, images, seen.pods)
     trust = peers.objects(fleet, seen.issuer, callers, required=required)
     wanted = [*(trust if shows_token else ()), *network.objects(fleet), *fetch.claim(fleet)]
@@ -227,7 +226,6 @@ def compose(
         metrics=metrics,
         heard=heard,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
-        verifies=asked.verifies,
         proof_required=required,
         images=shown(fleet, images),
         newer_images=others,
@@ -244,8 +242,6 @@ class _Revision:
     """The revision that the spec asks for."""
 
     digits: str
-    verifies: bool
-    """Whether its pods verify who calls them."""
     made_of: str
     """Digest of what they are made from."""
 
@@ -254,17 +250,13 @@ def _revision(
     fleet: ServingDeployment, deployments: Mapping[str, Object], images: Images
 ) -> _Revision:
     """Pods that run in another template of the same inputs keep their revision."""
-    verify = fleet.spec.verifies_peers
     roles = {name for name, _ in fleet.spec.active_roles()}
     engines = [d for d in deployments.values() if role_of(d) in roles]
     made_of = digest(inputs(fleet, engine_image=images.engine))
     live = made_from(engines, made_of)
     if live is not None:
-        digits = live["metadata"]["labels"][names.REVISION]
-        return _Revision(digits, verify and verifies_callers(live), made_of)
-    template = template_of(fleet, deployments, engine_image=images.engine)
-    digits = revision(fleet, engine_image=images.engine, template=template)
-    return _Revision(digits, template != OLD_TEMPLATE and verify, made_of)
+        return _Revision(live["metadata"]["labels"][names.REVISION], made_of)
+    return _Revision(revision(fleet, engine_image=images.engine), made_of)
 
 
 def _engines(
@@ -280,7 +272,7 @@ def _engines(
     engines: dict[RoleName, Object] = {}
     for name, _ in fleet.spec.active_roles():
         live = deployments.get(names.engine_deployment(fleet.name, name, asked.digits))
-        pod = EnginePod.of(fleet, name, asked.digits, images, live, verifies=asked.verifies)
+        pod = EnginePod.of(fleet, name, asked.digits, images, live)
         engines[name] = standing(noted(workload.deployment(pod), asked.made_of, TEMPLATE), live)
     return engines
 

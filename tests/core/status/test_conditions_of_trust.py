@@ -35,15 +35,6 @@ ROWS = [
         },
     ),
     Row(
-        "the engine pods are of an older operator",
-        World(older=True),
-        {"PeersVerified": "False OlderTemplate"},
-        {
-            "OlderTemplate": "the engine pods were made by an older operator and serve everyone "
-            "who reaches them, until the fleet's next revision"
-        },
-    ),
-    Row(
         "the API server has not said who signs its tokens",
         World(issuer=None, fails={"ConfigMap/": (None, "")}),
         {"PeersVerified": "False KeysUnknown"},

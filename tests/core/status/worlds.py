@@ -29,8 +29,6 @@ from argosy_operator.core.snapshot.pods import (
     Pod,
     SettingsRead,
 )
-from argosy_operator.core.snapshot.revision import OLD_TEMPLATE
-from argosy_operator.core.snapshot.revision import revision as digest_of
 from argosy_operator.core.snapshot.snapshot import (
     Clock,
     FieldConflict,
@@ -119,8 +117,6 @@ class World:
     """Other parts of the status before the round."""
     issuer: Issuer | None = ISSUER
     """What the API server says of its tokens."""
-    older: bool = False
-    """An operator from before design 0007 made the engine pods."""
     failing_pairs: frozenset[FailingPair] = frozenset()
     """What the gateways say about handovers."""
     fetch_pods: tuple[Pod, ...] = ()
@@ -186,7 +182,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
     gone = {"deletion_timestamp": "2026-01-01T00:00:00Z"} if world.deleting else {}
     meta = user_wrote.metadata.model_copy(update=gone)
     user_wrote = user_wrote.model_copy(update={"status": before, "metadata": meta})
-    revision, made = _made(json.dumps(world.spec), world.older, json.dumps(world.status))
+    revision, made = _made(json.dumps(world.spec), json.dumps(world.status))
     pods = tuple(
         replace(p, revision=revision if p.revision == "new" else p.revision) for p in world.pods
     )
@@ -206,7 +202,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
 
 
 @cache
-def _made(spec: str, older: bool = False, said: str = "{}") -> tuple[str, tuple[Any, ...]]:
+def _made(spec: str, said: str = "{}") -> tuple[str, tuple[Any, ...]]:
     """The revision that this spec asks for, and the objects that the fleet's first round makes."""
     asked, there = fleet(**json.loads(spec)), dict[tuple[str, str], Any]()
     model = json.loads(said).get("model")
@@ -216,11 +212,6 @@ def _made(spec: str, older: bool = False, said: str = "{}") -> tuple[str, tuple[
         claim: dict[str, Any] = {"name": model["claimName"], "uid": model["claimUid"]}
         claim["ownerReferences"] = [{"uid": "fleet-1"}]
         there[CLAIM_KIND, claim["name"]] = {"kind": CLAIM_KIND, "metadata": claim}
-    if older:
-        digits = digest_of(asked, engine_image=IMAGES.engine, template=OLD_TEMPLATE)
-        name = f"chat-colocated-{digits}"
-        meta = {"name": name, "uid": "older", "ownerReferences": [{"uid": "fleet-1"}]}
-        there["Deployment", name] = {"kind": "Deployment", "metadata": meta, "spec": {}}
     nothing, memory, clock = Observed(there, (), {}, None, ISSUER), LoopMemory(), Clock(NOW, NOW)
     first = compose(asked, IMAGES, nothing, memory, clock)
     actions = plan(first).actions

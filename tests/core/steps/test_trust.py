@@ -1,27 +1,14 @@
-"""How a fleet of an older operator comes to verify callers, and how one stops: no call is refused
-that a pod of the fleet makes, and an upgrade of the operator replaces no pod."""
+"""How a fleet verifies its callers, begins to and stops: no call of its own pods is refused."""
 
 import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.revision import OLD_TEMPLATE, revision, verifies_callers
-from argosy_operator.shell import gather
-from tests.support.model import IMAGES, ISSUER, Model, condition, converged, fleet
+from argosy_operator.core.snapshot.revision import verifies_callers
+from tests.support.model import ISSUER, Model, condition, converged, fleet
 
 PAIR = {"mode": "disaggregated"}
-
-
-def of_an_older_operator(monkeypatch: pytest.MonkeyPatch, **spec: Any) -> Model:
-    """A fleet as the operator before design 0007 left it."""
-    with monkeypatch.context() as before:
-        before.setattr(gather, "template_of", lambda *_, **__: OLD_TEMPLATE)
-        model = converged(**spec)
-    assert ("ConfigMap", "chat-peers") not in model.children
-    return model
 
 
 def peers_file(model: Model) -> Any:
@@ -31,14 +18,6 @@ def peers_file(model: Model) -> Any:
 
 def gateway_template(model: Model) -> Any:
     return model.children["Deployment", "chat-gateway"]["spec"]["template"]
-
-
-def gateways_without_token(model: Model) -> None:
-    """Kubernetes has not replaced the gateway's pods yet."""
-    model.pods = {
-        uid: replace(pod, shows_token=False) if pod.role == "gateway" else pod
-        for uid, pod in model.pods.items()
-    }
 
 
 def verified(model: Model) -> str:
@@ -62,53 +41,6 @@ def test_a_new_fleet_requires_a_proof_from_its_first_round() -> None:
     assert all(engines(model).values())
     model.converge()
     assert verified(model) == "True AsSpecified"
-
-
-def test_an_upgrade_of_the_operator_changes_no_pod_template(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = of_an_older_operator(monkeypatch, **PAIR)
-    children, pods = dict(model.children), dict(model.pods)
-    planned = model.round()
-    assert planned.actions == ()
-    model.converge()
-    assert (model.children, set(model.pods)) == (children, set(pods))
-    assert verified(model) == "False OlderTemplate"
-    assert revision(model.fleet, engine_image=IMAGES.engine) not in str(engines(model))
-
-
-def test_a_deleted_deployment_of_a_fleet_comes_back_in_the_template_of_the_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Both roles have one revision, or they would not work together."""
-    model = of_an_older_operator(monkeypatch, **PAIR)
-    gone = next(name for name in engines(model) if "decode" in name)
-    del model.children["Deployment", gone]
-    model.pods = {uid: pod for uid, pod in model.pods.items() if pod.owner != gone}
-    model.converge()
-    assert gone in engines(model)
-    assert not any(engines(model).values())
-
-
-def test_with_the_next_revision_engines_verify_once_every_gateway_shows_a_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = of_an_older_operator(monkeypatch, **PAIR)
-    assert "--token-file" not in str(gateway_template(model))
-    model.edit(engine={"maxNumSeqs": 8})
-    gateways_without_token(model)
-    model.round()
-    assert "--token-file" in str(gateway_template(model))
-    assert sorted(engines(model).values()) == [False, False, True, True]
-    assert peers_file(model)["required"] is False
-    model.converge()
-    assert all(engines(model).values())
-    assert (peers_file(model)["required"], verified(model)) == (False, "False RollingOut")
-    model.pods = {
-        uid: replace(pod, shows_token=True, terminating=False) for uid, pod in model.pods.items()
-    }
-    model.converge()
-    assert (peers_file(model)["required"], verified(model)) == (True, "True AsSpecified")
 
 
 def test_a_fleet_that_stops_verifying_keeps_the_gateways_tokens_until_no_engine_asks() -> None:

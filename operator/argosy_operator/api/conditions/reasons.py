@@ -512,14 +512,6 @@ class Reason(StrEnum):
         "kubectl get clusterrolebinding system:service-account-issuer-discovery -o yaml",
         _OPERATOR,
     )
-    OLDER_TEMPLATE = (
-        "OlderTemplate",
-        "the engine pods were made by an older operator and serve everyone who reaches them, until "
-        "the fleet's next revision",
-        "Nothing, if the next change of spec.engine or of the engine image comes soon. To have new "
-        "pods now, add a variable to spec.engine.env.",
-        _PODS,
-    )
     # TransportSecured
     NO_CERTIFICATE = (
         "NoCertificate",

@@ -6,7 +6,7 @@ routing, metrics) is not part of it.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from argosy_operator.api.bounds import DURATION_BOUNDS
 from argosy_operator.api.fields import Duration
@@ -21,33 +21,6 @@ from argosy_operator.core.snapshot.template import asked_of
 TEMPLATE = 5
 """Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
 change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
-OLD_TEMPLATE = 3
-"""The template before design 0007: its pods ask no caller for a token. It is still rendered for
-fleets whose pods have it, as they are."""
-TEMPLATES = (TEMPLATE, OLD_TEMPLATE)
-
-
-def template_of(
-    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str
-) -> int:
-    """The template of the revision that the spec asks for.
-
-    `deployments` are the names of the fleet's own. Pods that run in a template keep it, so that an
-    upgrade of the operator alone replaces none.
-    """
-    return _rolled_out(fleet, deployments, engine_image=engine_image) or TEMPLATE
-
-
-def _rolled_out(
-    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str
-) -> int | None:
-    """The template of the spec's revision of which a Deployment is there; None if there is none."""
-    for template in TEMPLATES:
-        digits = revision(fleet, engine_image=engine_image, template=template)
-        for role, _ in fleet.spec.active_roles():
-            if names.engine_deployment(fleet.name, role, digits) in deployments:
-                return template
-    return None
 
 
 def made_from(deployments: Iterable[Object], made_of: str) -> Object | None:
@@ -90,20 +63,15 @@ def as_rolled_out(
     made_of = digest(inputs(fleet, engine_image=engine_image))
     if made_from(deployments.values(), made_of) is not None:
         return fleet
-    if _rolled_out(fleet, deployments, engine_image=engine_image) is not None:
-        return fleet
     security = fleet.spec.security.model_copy(update={"tls": None})
     spec = fleet.spec.model_copy(update={"security": security})
     return fleet.model_copy(update={"spec": spec})
 
 
-def fields(
-    fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE
-) -> dict[str, object]:
+def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
     """What the revision is made of; `engine_image` is the operator's default image."""
     spec = fleet.spec
-    unverified = template != OLD_TEMPLATE and not spec.verifies_peers
-    # Only where it changes the pod: fleets from before the field keep their revision.
+    unverified = not spec.verifies_peers
     flips = {"roleFlip": True} if spec.flips_roles else {}
     tensor = {name: role.parallelism.tensor for name, role in spec.active_roles()}
     split = {"tensor": tensor} if set(tensor.values()) != {1} else {}
@@ -120,7 +88,7 @@ def fields(
         | split
         | typed
         | {
-            "template": template,
+            "template": TEMPLATE,
             "image": spec.engine.image or engine_image,
             "model": spec.model.uri,
             "servedName": fleet.name,
@@ -140,7 +108,7 @@ def fields(
 
 
 def _resources(role: Role) -> Object:
-    """Without what renders nothing: fleets from before gpuResource and gpuFrom keep theirs."""
+    """Return the resources without what renders nothing."""
     fields = dump(role.resources)
     if role.resources.gpu_from == "Resource":
         del fields["gpuFrom"]
@@ -160,7 +128,7 @@ def _type(kind: GpuType) -> Object:
 
 
 def _kv_transfer(kv_transfer: KvTransfer) -> Object:
-    """Without a field that renders nothing: fleets from before it keep their revision."""
+    """Return the fields without those that render nothing."""
     fields = dump(kv_transfer)
     if kv_transfer.on_failure == "recompute":
         del fields["onFailure"]
@@ -178,9 +146,9 @@ def inputs(fleet: ServingDeployment, *, engine_image: str) -> Object:
     }
 
 
-def revision(fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE) -> str:
+def revision(fleet: ServingDeployment, *, engine_image: str) -> str:
     """8 hexadecimal digits: SHA-256 of the fields' canonical JSON."""
-    return digest(fields(fleet, engine_image=engine_image, template=template), digits=8)
+    return digest(fields(fleet, engine_image=engine_image), digits=8)
 
 
 def drain_timeout_s(fleet: ServingDeployment, deployment: Object | None) -> int:

@@ -184,8 +184,6 @@ class Snapshot:
     """What gateways said until now of their load."""
     metrics_next_at: float | None = None
     """When to ask for metrics again, on the monotonic clock; None: after the law's interval."""
-    verifies: bool = False
-    """The pods of the revision verify who calls them."""
     proof_required: bool = False
     """They refuse calls without a token: every gateway pod shows one."""
     gpu_cap: Cap | None = None

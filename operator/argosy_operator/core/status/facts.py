@@ -213,7 +213,6 @@ def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
     return {
         Fact.VERIFICATION_OFF: not snapshot.fleet.spec.security.verify_peers,
         Fact.OTHER_ENGINE: snapshot.fleet.spec.engine.type != "argosy",
-        Fact.OLDER_TEMPLATE: not snapshot.verifies,
         Fact.KEYS_UNKNOWN: not here
         and not any(child_key(obj) == ("ConfigMap", peers_file) for obj in snapshot.wanted),
         Fact.PROOF_NOT_REQUIRED: not (snapshot.proof_required and here)

@@ -71,7 +71,6 @@ class Fact(StrEnum):
     VERIFICATION_OFF = "spec.security.verifyPeers is false"
     OTHER_ENGINE = "spec.engine.type is not argosy"
     KEYS_UNKNOWN = "the API server has not said who signs its tokens"
-    OLDER_TEMPLATE = "the engine pods of this revision verify no callers"
     PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
     NO_TLS = "spec.security.tls is not set"
     CERTIFICATE_NOT_USED = "a pod runs without the certificate"
@@ -478,7 +477,6 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.PEERS_VERIFIED: (
         ConditionRow("False", Reason.VERIFICATION_OFF, when=(Fact.VERIFICATION_OFF,)),
         ConditionRow("False", Reason.ENGINE_ASKS_NO_TOKEN, when=(Fact.OTHER_ENGINE,)),
-        ConditionRow("False", Reason.OLDER_TEMPLATE, when=(Fact.OLDER_TEMPLATE,)),
         ConditionRow("False", Reason.KEYS_UNKNOWN, when=(Fact.KEYS_UNKNOWN,)),
         ConditionRow(
             "False",

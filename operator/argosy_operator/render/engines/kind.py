@@ -43,8 +43,6 @@ class EnginePod:
     image: str
     drain_s: int
     """Seconds that the engine has to finish its answers when its pod leaves."""
-    verifies: bool
-    """It asks its callers for a token."""
     installed: PodTemplate
     """The template of the operator's installation, as it was when the Deployment was made."""
 
@@ -56,18 +54,21 @@ class EnginePod:
         revision: str,
         images: Images,
         live: Object | None = None,
-        *,
-        verifies: bool = True,
     ) -> "EnginePod":
         """`live` is the Deployment as it exists, whose drain time-out and installed template
         stay; None for a new one."""
         image = fleet.spec.engine.image or images.engine
         installed, drain_s = installed_with(live, images.template), drain_timeout_s(fleet, live)
-        return cls(fleet, role, revision, image, drain_s, verifies, installed)
+        return cls(fleet, role, revision, image, drain_s, installed)
 
     @property
     def disaggregated(self) -> bool:
         return self.fleet.spec.mode == "disaggregated"
+
+    @property
+    def verifies(self) -> bool:
+        """It asks its callers for a token."""
+        return self.fleet.spec.verifies_peers
 
     @property
     def shows_token(self) -> bool:
