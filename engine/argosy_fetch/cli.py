@@ -1,29 +1,102 @@
 """`argosy fetch run …`: fetch one model into the claim, and say what came of it.
 
-What came of it is the container's termination message, which the operator reads: the commit and the
-folder, or reason and message of the failure.
+The result is the container's termination message, which the operator reads: the commit and the
+folder, or reason and message of the failure. While the Job runs, the operator asks how far it is:
+`GET /progress` answers `{"bytes": n, "of": m}`. It needs no right for that, and the Job none to
+tell it.
 """
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from argosy_fetch.errors import FetchError
+from argosy.descriptors import Listener
 from argosy_fetch.fill import Filled, fill
-from argosy_fetch.progress import PORT, serving
-from argosy_fetch.source import Source, hub_address, s3_address
+from argosy_fetch.source import FetchError, Source, hub_address, s3_address
 
-__all__ = ["main"]
+PORT = 8081
+"""Where the operator asks, as it asks gateways."""
+
+_CONNECTIONS = 16
+"""Each has a thread."""
+
+log = logging.getLogger("argosy.fetch")
+
+
+class Progress:
+    """Bytes of the model that are there. `begin` is called once, by the thread that fetches."""
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._size = self._most = 0
+
+    def begin(self, folder: Path, size: int) -> None:
+        """The unfinished files are in `folder`; all together have `size` bytes."""
+        self._size = size
+        self._folder = folder
+
+    def read(self) -> dict[str, int] | None:
+        """Return bytes here and in all, None until it has begun. It never goes back: a file that
+        did not fit is fetched again, and at the end the folder has another name."""
+        if self._folder is None:
+            return None
+        here = 0
+        with contextlib.suppress(OSError):  # a file was renamed meanwhile
+            here = sum(path.stat().st_size for path in self._folder.glob("*"))
+        self._most = min(max(self._most, here), self._size)
+        return {"bytes": self._most, "of": self._size}
+
+
+@contextmanager
+def serving(port: int) -> Iterator[tuple[Progress, int]]:
+    """A progress that is served while the block runs, and its port. If the port is taken, the block
+    runs without showing its progress."""
+    progress = Progress()
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 5
+
+        def do_GET(self) -> None:
+            said = progress.read() if self.path == "/progress" else None
+            body = json.dumps(said).encode() if said else b""
+            self.send_response(200 if said else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Nothing: the log is about files."""
+
+    try:
+        server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
+        server.socket.close()
+        server.socket = Listener(("", port), most=_CONNECTIONS, backlog=_CONNECTIONS)
+        server.server_address = server.socket.getsockname()
+    except OSError as error:
+        log.warning("port %d cannot be used, so progress is in this log alone: %s", port, error)
+        yield progress, 0
+        return
+    with server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield progress, server.server_address[1]
+        finally:
+            server.shutdown()
+
 
 _TERMINATION_LOG = "/dev/termination-log"  # the kubelet mounts it into every container
-_LONGEST = 3000
+_LONGEST_MESSAGE = 3000
 """Characters of a message."""
-_MOST = 4096
+_LONGEST_RESULT = 4096
 """Bytes of a result that the kubelet keeps."""
 
 
@@ -55,9 +128,9 @@ def main(argv: Sequence[str]) -> int:
         filled = _fill(options)
     except FetchError as error:
         sys.stderr.write(f"{error}\n")
-        _say(options.termination_message, _refusal(error))
+        _write_result(options.termination_message, _refusal(error))
         return 1
-    _say(
+    _write_result(
         options.termination_message,
         {
             "commit": filled.commit,
@@ -69,11 +142,14 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _refusal(error: FetchError) -> dict[str, Any]:
-    """Shortened until the kubelet keeps it whole. In JSON one character has up to twelve bytes."""
-    message = error.message[:_LONGEST]
-    while len(json.dumps(refusal := {"reason": error.reason, "message": message})) > _MOST:
-        message = message[: len(message) * 9 // 10]
+def _refusal(error: FetchError) -> dict[str, str]:
+    """Shorten the message until the kubelet keeps the result whole.
+
+    In JSON one character has up to twelve bytes.
+    """
+    refusal = {"reason": error.reason, "message": error.message[:_LONGEST_MESSAGE]}
+    while len(json.dumps(refusal)) > _LONGEST_RESULT:
+        refusal["message"] = refusal["message"][: len(refusal["message"]) * 9 // 10]
     return refusal
 
 
@@ -103,7 +179,7 @@ def _source_of(uri: str) -> Source:
     )
 
 
-def _say(path: str, result: dict[str, Any]) -> None:
+def _write_result(path: str, result: dict[str, Any]) -> None:
     text = json.dumps(result)
     sys.stdout.write(f"{text}\n")
     if path != _TERMINATION_LOG or os.path.exists(path):

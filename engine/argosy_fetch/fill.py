@@ -18,10 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argosy_fetch.check import INDEX, check_index, check_weights, wanted
-from argosy_fetch.config import CONFIG, check_config
-from argosy_fetch.errors import FetchError
-from argosy_fetch.source import CHUNK, MARKER, Listing, RemoteFile, RestartedError, Source
+from argosy_fetch.check import CONFIG, INDEX, check_config, check_index, check_weights, wanted
+from argosy_fetch.source import (
+    CHUNK,
+    MARKER,
+    FetchError,
+    Listing,
+    RemoteFile,
+    RestartedError,
+    Source,
+)
 
 PARTIAL = ".partial"
 
@@ -56,7 +62,7 @@ def fill(
     size = sum(file.size for file in files)
     filled = Filled(listing.commit, listing.folder, len(files), size)
     place = root / listing.folder
-    with _disk(root, size):
+    with _disk_errors(root, size):
         if _is_whole(place, filled, files):
             # A fleet with another engine may have filled it.
             check_config(place / CONFIG, any_architecture=any_architecture)
@@ -65,7 +71,7 @@ def fill(
         partial = _partial(root, owner, listing)
         if place.is_dir():  # renamed, and then the process died before it wrote the marker
             partial = place
-        _room(root, partial, files)
+        _check_room(root, partial, files)
         begins(partial, size)
         done = 0
         for number, file in enumerate(sorted(files, key=_small_first), 1):
@@ -192,7 +198,7 @@ def _is_whole(place: Path, filled: Filled, files: tuple[RemoteFile, ...]) -> boo
         return False
 
 
-def _room(root: Path, partial: Path, files: tuple[RemoteFile, ...]) -> None:
+def _check_room(root: Path, partial: Path, files: tuple[RemoteFile, ...]) -> None:
     here = sum(path.stat().st_size for path in partial.glob("*"))
     lacks = sum(file.size for file in files) - here
     free = shutil.disk_usage(root).free
@@ -205,7 +211,7 @@ def _full(why: str) -> FetchError:
 
 
 @contextmanager
-def _disk(root: Path, size: int) -> Iterator[None]:
+def _disk_errors(root: Path, size: int) -> Iterator[None]:
     """Turn errors of the claim's file system into a FetchError."""
     try:
         yield

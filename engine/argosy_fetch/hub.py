@@ -22,8 +22,7 @@ os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 from huggingface_hub import constants, get_session, get_token, hf_hub_url, utils
 from huggingface_hub.errors import HFValidationError
 
-from argosy_fetch.errors import FetchError
-from argosy_fetch.source import CHUNK, LISTING_S, Listing, RemoteFile, RestartedError
+from argosy_fetch.source import CHUNK, LISTING_S, FetchError, Listing, RemoteFile, RestartedError
 
 _UTILS: Any = utils
 """What the package exports without saying so to type checkers."""

@@ -18,8 +18,14 @@ import obstore
 from obstore import exceptions
 from obstore.store import S3Store
 
-from argosy_fetch.errors import FetchError, FetchReason
-from argosy_fetch.source import CHUNK, LISTING_S, Listing, RemoteFile
+from argosy_fetch.source import (
+    CHUNK,
+    LISTING_S,
+    FetchError,
+    FetchReason,
+    Listing,
+    RemoteFile,
+)
 
 TIMEOUT_S = 60
 """Longest silence of the store."""

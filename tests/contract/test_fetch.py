@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from argosy_engine.model import spec
-from argosy_fetch import cli, config, progress
+from argosy_fetch import check, cli
 from argosy_operator.adapters.gateways import progress_of
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.pods import FetchProgress
@@ -17,7 +17,7 @@ SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
 
 
 def test_the_job_takes_the_architectures_that_the_engine_computes() -> None:
-    assert config.ARCHITECTURES == spec.ARCHITECTURES
+    assert check.ARCHITECTURES == spec.ARCHITECTURES
 
 
 def test_the_command_line_is_that_of_the_seams() -> None:
@@ -34,9 +34,9 @@ def test_the_command_line_is_that_of_the_seams() -> None:
 
 
 def test_the_operator_reads_the_progress_that_the_job_tells(tmp_path: Path) -> None:
-    assert progress.PORT == names.FETCH_PORT
-    said = progress.Progress()
-    assert said.told() is None
+    assert cli.PORT == names.FETCH_PORT
+    said = cli.Progress()
+    assert said.read() is None
     said.begin(tmp_path, 10)
     (tmp_path / "model.safetensors.part").write_bytes(b"1234")
-    assert progress_of(json.dumps(said.told()).encode()) == FetchProgress(4, 10)
+    assert progress_of(json.dumps(said.read()).encode()) == FetchProgress(4, 10)

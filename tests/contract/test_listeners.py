@@ -9,7 +9,7 @@ import urllib.request
 import pytest
 
 from argosy.descriptors import Listener
-from argosy_fetch import progress
+from argosy_fetch import cli
 from argosy_operator.shell.telemetry import health
 
 STRANGERS = 400
@@ -80,13 +80,13 @@ async def test_who_does_not_read_the_operators_metrics_is_left_after_its_time(mo
 
 
 def test_the_progress_of_a_fetch_is_answered_beside_strangers_who_send_no_head(tmp_path):
-    with progress.serving(0) as (told, port):
+    with cli.serving(0) as (told, port):
         told.begin(tmp_path, 10)
         with strangers(port) as made:
             url = f"http://127.0.0.1:{port}/progress"
             with urllib.request.urlopen(url, timeout=3) as answer:
                 assert answer.status == 200
-            assert left(made) <= progress._CONNECTIONS
+            assert left(made) <= cli._CONNECTIONS
 
 
 async def test_a_tls_handshake_that_does_not_go_on_counts():

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from argosy_engine.errors import LoadError
 from argosy_engine.model.spec import read_spec
-from argosy_fetch.config import check_config
-from argosy_fetch.errors import FetchError
+from argosy_fetch.check import check_config
+from argosy_fetch.source import FetchError
 
 SMALL: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

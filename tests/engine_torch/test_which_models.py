@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model import huggingface  # noqa: E402
 from argosy_engine.model.spec import read_spec, trunk_knows  # noqa: E402
-from argosy_fetch.config import check_config  # noqa: E402
-from argosy_fetch.errors import FetchError  # noqa: E402
+from argosy_fetch.check import check_config  # noqa: E402
+from argosy_fetch.source import FetchError  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "which-models.md"
 SMALL = {

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from argosy_fetch.check import check_index, check_weights, wanted
-from argosy_fetch.config import check_config
-from argosy_fetch.errors import FetchError
-from argosy_fetch.source import RemoteFile
+from argosy_fetch.source import FetchError, RemoteFile
 
 
 def remote(*names: str) -> list[RemoteFile]:
@@ -87,11 +85,6 @@ def index(folder: Path, **shard_of: object) -> Path:
     return path
 
 
-def test_an_index_whose_files_are_all_there_is_taken(tmp_path: Path) -> None:
-    path = index(tmp_path, a="1.safetensors", b="2.safetensors", c="sub/1.safetensors")
-    check_index(path, {"1.safetensors", "2.safetensors", "3.safetensors"})
-
-
 def test_files_that_an_index_names_and_the_source_lacks_are_named(tmp_path: Path) -> None:
     path = index(tmp_path, a="2.safetensors", b="3.safetensors", c="1.safetensors", d="1.bin")
     with pytest.raises(FetchError) as refused:
@@ -121,40 +114,6 @@ def test_an_index_that_cannot_be_read_is_refused(content: str, why: str, tmp_pat
         check_index(path, set())
     said = "WeightsInvalid: model.safetensors.index.json cannot be read: "
     assert str(refused.value).startswith(said + why)
-
-
-RUNS = (
-    "the engine runs LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM: set "
-    "engine.type: vllm, or choose one of these"
-)
-SAYS = "UnsupportedArchitecture: the model says architectures="
-
-
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({}, f"{SAYS}[]; {RUNS}"),
-        ({"architectures": "LlamaForCausalLM"}, f"{SAYS}LlamaForCausalLM; {RUNS}"),
-        ({"architectures": ["Mamba", 5]}, f"{SAYS}['Mamba', 5]; {RUNS}"),
-        ([], "WeightsInvalid: config.json cannot be read: it must hold a JSON object"),
-    ],
-)
-def test_a_config_that_the_engine_does_not_run_is_refused(
-    config: object, says: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(config))
-    with pytest.raises(FetchError) as refused:
-        check_config(path, any_architecture=False)
-    assert str(refused.value) == says
-    if isinstance(config, dict):
-        check_config(path, any_architecture=True)
-
-
-def test_a_config_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(FetchError, match="cannot be read: "):
-        check_config(tmp_path / "config.json", any_architecture=True)
 
 
 def safetensors(header: object, body: int = 0, says: int | None = None) -> bytes:
@@ -203,12 +162,3 @@ def test_a_file_that_is_not_whole_is_refused(content: bytes, why: str, tmp_path:
         check_weights(tmp_path / "m.safetensors")
     whole = f"WeightsInvalid: m.safetensors is not a whole safetensors file: {why}"
     assert str(refused.value) == whole
-
-
-def test_a_header_that_no_model_has_is_not_read(tmp_path: Path) -> None:
-    longest = 100 << 20
-    with (tmp_path / "m").open("wb") as file:
-        file.write((longest + 1).to_bytes(8, "little"))
-        file.truncate(longest + 100)
-    with pytest.raises(FetchError, match=f"its header would be {longest + 1} bytes long"):
-        check_weights(tmp_path / "m")

@@ -1,9 +1,7 @@
 """How the claim is filled from a source in memory: what is continued, compared and marked."""
 
 import errno
-import hashlib
 import json
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_fetch import cli, fill
-from argosy_fetch.errors import FetchError
-from argosy_fetch.fill import PARTIAL, Filled, fetch
-from argosy_fetch.source import MARKER, Listing, RemoteFile, RestartedError
+from argosy_fetch.fill import PARTIAL, fetch
+from argosy_fetch.source import MARKER, FetchError, Listing, RemoteFile, RestartedError
 
 COMMIT = "c" * 40
 FOLDER = f"hf/org--tiny/{COMMIT}"
@@ -57,30 +54,6 @@ class Shelf:
 @pytest.fixture
 def shelf() -> Shelf:
     return Shelf()
-
-
-def test_what_was_filled_is_told_and_marked(shelf: Shelf, tmp_path: Path) -> None:
-    size = sum(map(len, FILES.values()))
-    assert fill.fill(shelf, tmp_path, "chat") == Filled(COMMIT, FOLDER, 3, size)
-    marker = json.loads((tmp_path / FOLDER / MARKER).read_text())
-    assert marker == {"commit": COMMIT, "files": 3, "bytes": size}
-    assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {*FILES, MARKER}
-    assert list((tmp_path / PARTIAL).iterdir()) == []
-
-
-def test_the_config_comes_first_and_the_largest_file_last(
-    shelf: Shelf, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    fill.fill(shelf, tmp_path, "chat")
-    assert caplog.messages == [
-        f"config.json: file 1 of 3, byte {SIZE} of {WHOLE}",
-        f"tokenizer.json: file 2 of 3, byte {SIZE + 2} of {WHOLE}",
-        f"model.safetensors: file 3 of 3, byte {WHOLE} of {WHOLE}",
-    ]
-    caplog.clear()
-    fill.fill(shelf, tmp_path, "chat")
-    assert caplog.messages == [f"{FOLDER} is there already"]
 
 
 @pytest.mark.parametrize("trouble", ["marker of another commit", "short file", "no file", "list"])
@@ -141,16 +114,6 @@ def test_a_file_that_never_fits_is_named_and_what_is_short_is_kept(
     assert not (tmp_path / "x.part").exists()
 
 
-def test_a_source_that_cannot_continue_is_read_from_the_beginning(
-    shelf: Shelf, tmp_path: Path
-) -> None:
-    shelf.restarts, shelf.files["x"] = True, b"0123"
-    (tmp_path / "x.part").write_bytes(b"01")
-    fetch(shelf, asked("x", b"0123"), tmp_path)
-    assert shelf.read_from == [("x", 2), ("x", 0)]
-    assert (tmp_path / "x").read_bytes() == b"0123"
-
-
 def test_a_source_that_always_restarts_gives_nothing(tmp_path: Path) -> None:
     class Restarts(Shelf):
         def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
@@ -159,23 +122,6 @@ def test_a_source_that_always_restarts_gives_nothing(tmp_path: Path) -> None:
 
     with pytest.raises(FetchError, match="x does not fit what its source says: nothing came"):
         fetch(Restarts(), asked("x", b"0123"), tmp_path)
-
-
-def test_what_is_there_and_fits_is_not_read_again(shelf: Shelf, tmp_path: Path) -> None:
-    (tmp_path / "x").write_bytes(b"0123")
-    fetch(shelf, asked("x", b"0123"), tmp_path)
-    (tmp_path / "y.part").write_bytes(b"0123")
-    fetch(shelf, asked("y", b"0123"), tmp_path)
-    assert shelf.read_from == []
-    shelf.files["x"] = b"abcd"
-    fetch(shelf, asked("x", b"abcd", md5=hashlib.md5(b"abcd").hexdigest()), tmp_path)
-    assert (tmp_path / "x").read_bytes() == b"abcd"
-
-
-def test_an_empty_file_is_made(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.files["x"] = b""
-    fetch(shelf, asked("x", b""), tmp_path)
-    assert (tmp_path / "x").read_bytes() == b""
 
 
 @pytest.mark.parametrize(
@@ -257,13 +203,6 @@ def test_another_fleet_that_was_quicker_keeps_its_folder(
         assert not (tmp_path / FOLDER / MARKER).exists(), "it is the other one's to mark"
 
 
-def test_an_architecture_is_looked_at_unless_any_will_do(shelf: Shelf, tmp_path: Path) -> None:
-    shelf.files["config.json"] = b'{"architectures": ["Mamba"]}'
-    with pytest.raises(FetchError, match="UnsupportedArchitecture"):
-        fill.fill(shelf, tmp_path, "chat")
-    assert fill.fill(shelf, tmp_path, "chat", any_architecture=True).commit == COMMIT
-
-
 def test_a_model_that_another_engines_fleet_fetched_is_looked_at_too(
     shelf: Shelf, tmp_path: Path
 ) -> None:
@@ -283,12 +222,6 @@ def sharded(shelf: Shelf) -> None:
     shelf.files["model.safetensors.index.json"] = json.dumps(index).encode()
 
 
-def test_weights_in_several_files_come_whole(shelf: Shelf, tmp_path: Path) -> None:
-    sharded(shelf)
-    assert fill.fill(shelf, tmp_path, "chat").files == 5
-    assert all((tmp_path / FOLDER / name).is_file() for name in SHARDS)
-
-
 @pytest.mark.parametrize("any_architecture", [False, True])
 def test_a_shard_that_the_source_lacks_is_named_before_others_are_read(
     any_architecture: bool, shelf: Shelf, tmp_path: Path
@@ -302,63 +235,6 @@ def test_a_shard_that_the_source_lacks_is_named_before_others_are_read(
         "model-2.safetensors"
     )
     assert [name for name, _ in shelf.read_from] == ["config.json", "model.safetensors.index.json"]
-
-
-def test_unfinished_folders_that_cannot_be_removed_are_no_trouble(
-    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / PARTIAL / "chat" / "older").mkdir(parents=True)
-
-    def kept(*_: object, **__: object) -> None:
-        raise PermissionError(errno.EACCES, "kept")
-
-    monkeypatch.setattr(os, "rmdir", kept)
-    assert fill.fill(shelf, tmp_path, "chat").commit == COMMIT
-
-
-def test_two_fleets_write_to_folders_of_their_own(shelf: Shelf, tmp_path: Path) -> None:
-    others = tmp_path / PARTIAL / "other" / COMMIT
-    others.mkdir(parents=True)
-    fill.fill(shelf, tmp_path, "chat", any_architecture=True)
-    assert others.is_dir()
-
-
-HELP = {
-    "--uri": "hf://<org>/<name>@<revision>, s3://<bucket>/…",
-    "--root": "where the claim is mounted",
-    "--fleet": "the ServingDeployment's name",
-    "--any-architecture": "for an engine image that runs more than ours does",
-    "--termination-message": "file for the result",
-}
-
-
-def test_the_command_says_what_its_flags_are(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--help"], ["run", "--help"]):
-        with pytest.raises(SystemExit):
-            cli.main(words)
-    said = " ".join(capsys.readouterr().out.split())
-    assert "argosy fetch [-h] {run}" in said
-    assert "Fetch a fleet's model." in said
-    assert " fetch, and end " in said
-    assert "(default: /dev/termination-log)" in said
-    assert [flag for flag, text in HELP.items() if f" {text} " not in f"{said} "] == []
-
-
-def test_a_command_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main([])
-    assert "the following arguments are required: command\n" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("missing", ["--uri", "--root", "--fleet"])
-def test_a_flag_that_is_missing_is_named(
-    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = {"--uri": "hf://a/b", "--root": str(tmp_path), "--fleet": "chat"}
-    del words[missing]
-    with pytest.raises(SystemExit):
-        cli.main(["run", *(word for pair in words.items() for word in pair)])
-    assert f"the following arguments are required: {missing}\n" in capsys.readouterr().err
 
 
 def test_the_result_is_printed_too_and_a_long_reason_is_cut(
