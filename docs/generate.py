@@ -33,10 +33,8 @@ from argosy_law.sim.flags import FIGURES, FLAGS
 from argosy_operator.adapters import rate_limit
 from argosy_operator.adapters.prometheus import metrics, server
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
-from argosy_operator.api.conditions import RUNBOOK, ConditionType
-from argosy_operator.api.conditions.reasons import Reason
-from argosy_operator.api.crd import manifest
-from argosy_operator.api.crd.definition import definitions, serving_deployments
+from argosy_operator.api.conditions import RUNBOOK, ConditionType, Reason
+from argosy_operator.api.crd import as_yaml, chart_template, definitions, serving_deployments
 from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow, Fact, Overdue
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.shell import concurrency, loop
@@ -454,8 +452,8 @@ def files() -> dict[Path, str]:
     texts = {ROOT / name: wrapped(page()) for name, page in PAGES.items()}
     for definition in definitions():
         name = f"{definition['spec']['names']['plural']}.yaml"
-        texts[ROOT / "crds" / name] = manifest.text(definition)
-        template = manifest.chart_template(definition)
+        texts[ROOT / "crds" / name] = as_yaml(definition)
+        template = chart_template(definition)
         texts[CHART / "templates/crds" / name] = template
     texts[CHART / "templates/_defaults.tpl"] = chart_defaults()
     for reason in (reason for reason in Reason if reason.action):

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from argosy_operator.api.crd.definition import serving_deployments
+from argosy_operator.api.crd import serving_deployments
 from tests.scaling.known import EVERY_S, metrics
 from tests.support.model import converged
 

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
-from argosy_operator.api.crd.definition import serving_deployments
+from argosy_operator.api.crd import serving_deployments
 from argosy_operator.api.fields import DURATION_PATTERN, POSITIVE_DURATION_PATTERN, Duration
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from docs.generate import nodes

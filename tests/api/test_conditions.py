@@ -9,11 +9,11 @@ from argosy_operator.api.conditions import (
     RUNBOOK,
     ConditionType,
     DesiredCondition,
+    Reason,
     runbook_of,
     upsert,
     with_runbook,
 )
-from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1.status import Condition
 from argosy_operator.core.snapshot import names
 from docs import generate

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from argosy_gateway.config import Limits
-from argosy_operator.api.crd.definition import serving_deployments
+from argosy_operator.api.crd import serving_deployments
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, refusals, schema_of
 

@@ -3,8 +3,15 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from argosy_operator.api.cron import CronText, ZoneName
-from argosy_operator.api.fields import Attainment, Duration, DurationText, Percent, Quantity
+from argosy_operator.api.fields import (
+    Attainment,
+    CronText,
+    Duration,
+    DurationText,
+    Percent,
+    Quantity,
+    ZoneName,
+)
 
 
 @pytest.mark.parametrize(

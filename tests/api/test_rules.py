@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from argosy_operator.api.crd.definition import serving_deployments
+from argosy_operator.api.crd import serving_deployments
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, refusals, schema_of
 from tests.api.refused import REFUSED, manifest

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from argosy_operator.api.conditions import ConditionType
-from argosy_operator.api.crd.definition import definitions, serving_deployments
+from argosy_operator.api.crd import definitions, serving_deployments
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import (
     ServingDeployment,

@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from argosy_operator.adapters.prometheus.allowlist import Allowlist
-from argosy_operator.api.crd.definition import definitions
+from argosy_operator.api.crd import definitions
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.cli.run import run
 from argosy_operator.render import gateway, workload
 from argosy_operator.render.engines.kind import EnginePod

@@ -1,7 +1,6 @@
 """The truth table is whole: types, reasons and facts. tests/core/status has its rows by hand."""
 
-from argosy_operator.api.conditions import ConditionType
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import ConditionType, Reason
 from argosy_operator.core.status.table import ROLE_TABLE, TABLE, Fact
 from tests.support.model import converged
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import kubernetes_validate
 import pytest
 
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import digest
 from argosy_operator.render.images import Images

@@ -10,8 +10,8 @@ import pytest
 import typer
 import yaml
 
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.cli.run import _pod_template
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.ownership import differences

@@ -4,7 +4,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from argosy_operator.api.v1alpha1.template import PodTemplate
+from argosy_operator.api.model import PodTemplate
 from tests.shell.store import Store
 from tests.shell.test_images import OLD, PARKED, rounds
 

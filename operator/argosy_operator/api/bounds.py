@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from argosy_operator.api import cel
 from argosy_operator.api.fields import DURATION_PATTERN, Duration
-from argosy_operator.api.rule import VALIDATIONS, FieldRule
+from argosy_operator.api.model import VALIDATIONS, FieldRule, cel_literals, cel_matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class DurationBounds(FieldRule):
 
     def constraints(self) -> dict[str, Any]:
         rule = (
-            f"!{cel.matches('self', DURATION_PATTERN)} || "
+            f"!{cel_matches('self', DURATION_PATTERN)} || "
             f"(duration(self) >= duration('{self.least}') && "
             f"duration(self) <= duration('{self.most}'))"
         )
@@ -79,7 +78,7 @@ class NumberOrWord(FieldRule):
     def constraints(self) -> dict[str, Any]:
         rule = (
             f"type(self) == int ? self >= {self.bounds.least} && self <= {self.bounds.most} : "
-            f"self in {cel.literals([self.bounds.word])}"
+            f"self in {cel_literals([self.bounds.word])}"
         )
         validations = [{"rule": rule, "message": self.message}]
         return {"x-kubernetes-int-or-string": True, "maxLength": 64, VALIDATIONS: validations}

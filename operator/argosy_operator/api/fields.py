@@ -1,20 +1,24 @@
-"""Text types of the API: durations, percentages, quantities, bounded strings.
+"""Text types of the API: durations, percentages, quantities, names, cron expressions.
 
 The API has no floats: a duration is written "200ms", a percentage "90%". Each type keeps the text
 as the user wrote it, so that a dump equals the input, and gives the number in a unit. A `Format` is
-a regular expression with the sentence that users read when a text does not match.
+a regular expression with the sentence that users read when a text does not match. What only a
+library knows, such as a date that never comes or a time zone that does not exist, is found when the
+operator reads the object; its sentence is in the condition `InvalidSpec` then.
 """
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from cronsim import CronSim, CronSimError
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-from argosy_operator.api import cel
-from argosy_operator.api.rule import VALIDATIONS, FieldRule
+from argosy_operator.api.model import VALIDATIONS, FieldRule, cel_matches
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 DURATION_PATTERN = r"^(0|[1-9][0-9]{0,5})(ms|s|m|h)$"
@@ -46,7 +50,7 @@ class Format(FieldRule):
         return value
 
     def constraints(self) -> dict[str, Any]:
-        rule = {"rule": cel.matches("self", self.pattern), "message": self.message}
+        rule = {"rule": cel_matches("self", self.pattern), "message": self.message}
         return {"maxLength": self.max_length, VALIDATIONS: [rule]}
 
 
@@ -121,7 +125,7 @@ class Quantity(_Text):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        text = cel.matches("self", _QUANTITY.pattern)
+        text = cel_matches("self", _QUANTITY.pattern)
         number = "self >= 0 && self < 1000000000000000"  # 15 digits, as in the pattern
         rule = {"rule": f"type(self) == int ? {number} : {text}", "message": _QUANTITY.message}
         length = {"maxLength": _QUANTITY.max_length}
@@ -299,3 +303,69 @@ FLEET_NAME = Format(
     40,
 )
 FleetName = Annotated[str, FLEET_NAME]
+
+
+def _field(value: str) -> str:
+    """The regular expression of one field: *, values, ranges, steps and lists of these."""
+    item = rf"([*]|{value}(-{value})?)(/[1-9][0-9]?)?"
+    return f"{item}(,{item})*"
+
+
+_FIELDS = (
+    "[1-5]?[0-9]",
+    "(1?[0-9]|2[0-3])",
+    "([1-9]|[12][0-9]|3[01])",
+    "([1-9]|1[0-2]|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC)",
+    "([0-7]|MON|TUE|WED|THU|FRI|SAT|SUN)",
+)
+
+
+class CronFormat(Format):
+    """Five fields: minute, hour, day of the month, month, day of the week."""
+
+    __slots__ = ()
+
+    def check(self, value: str) -> str:
+        Format.check(self, value)
+        try:
+            next(CronSim(value, datetime(2000, 1, 1, tzinfo=UTC)))
+        except CronSimError as error:
+            raise ValueError(f"{str(error).lower()}: {self.message}") from None
+        except StopIteration:
+            raise ValueError(f"this date never comes: {self.message}") from None
+        return value
+
+
+class ZoneFormat(Format):
+    """A name of the IANA time zone database."""
+
+    __slots__ = ()
+
+    def check(self, value: str) -> str:
+        Format.check(self, value)
+        zone_of(value)
+        return value
+
+
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone. ValueError, with what to write, if there is none of this name."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"there is no time zone {name}: {_ZONE}") from None
+
+
+_ZONE = "write a name of the IANA time zone database, such as UTC or Europe/Berlin"
+
+CronText = Annotated[
+    str,
+    CronFormat(
+        "^" + " ".join(_field(value) for value in _FIELDS) + "$",
+        "write minute, hour, day of the month, month and day of the week, as cron does: "
+        "0 8 * * MON-FRI is every weekday at eight",
+        100,
+    ),
+]
+ZoneName = Annotated[
+    str, ZoneFormat(r"^[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}$", _ZONE, 64)
+]

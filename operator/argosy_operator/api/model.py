@@ -1,12 +1,110 @@
-"""The base of all classes of the API: camelCase outside, snake_case inside, rules checked."""
+"""The base of all classes of the API: camelCase outside, snake_case inside, and its rules.
 
+Each rule is checked in Python and by the API server, with the same sentence. A `FieldRule` is about
+the text of one field and is written as an annotation of its type. A `ValidationRule` compares
+several fields; it is listed in `rules` of their class, and `ApiModel` checks it. Both put CEL, the
+language in which a CRD tells the API server what to refuse, into the JSON schema, from which the
+CRD is generated. A property test evaluates Python and CEL on generated objects: they must agree.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, core_schema
 
-from argosy_operator.api.rule import VALIDATIONS, ValidationRule, check
+
+def cel_literal(text: str) -> str:
+    """A CEL string literal; backslashes and quotes of the text are kept."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def cel_literals(texts: Iterable[str]) -> str:
+    """A CEL list of string literals."""
+    return "[" + ", ".join(cel_literal(text) for text in texts) + "]"
+
+
+def cel_matches(path: str, pattern: str) -> str:
+    """True when the text at `path` matches the regular expression (RE2 syntax)."""
+    return f"{path}.matches({cel_literal(pattern)})"
+
+
+VALIDATIONS = "x-kubernetes-validations"
+"""The key under which a CRD's schema keeps its CEL rules."""
+
+
+class FieldRule(ABC):
+    """A rule on one field. As an annotation it refuses the value and adds its CEL to the schema."""
+
+    @abstractmethod
+    def check(self, value: Any) -> Any:
+        """Return the value, or raise ValueError with the sentence that says what to write."""
+
+    @abstractmethod
+    def constraints(self) -> dict[str, Any]:
+        """What the rule adds to the field's JSON schema: CEL under VALIDATIONS, and lengths."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        field, added = dict(handler(schema)), self.constraints()
+        rules = [*field.get(VALIDATIONS, []), *added.get(VALIDATIONS, [])]
+        return field | added | {VALIDATIONS: rules}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRule:
+    """A rule on several fields of one class; it is an entry of the class's `rules`."""
+
+    field: str
+    """Path below the class that the API server prints beside the message, such as ".min"."""
+    cel: str
+    """The rule for the API server; `self` is an instance of the class. CEL sees the object after
+    defaulting, so a field that has a default is always there, unless it is in an item of a list."""
+    holds: Callable[[Any], bool]
+    """The same rule in Python: a method of the class."""
+    message: str
+    """What users read when the rule does not hold: what is wrong and what to write instead."""
+    spares_old: bool = False
+    """Whether an object that broke the rule may be edited and go on breaking it. For a rule on the
+    whole spec that came when there were fleets: it would refuse every other edit of theirs."""
+
+    def validation(self) -> dict[str, Any]:
+        """The rule as an entry of x-kubernetes-validations."""
+        entry: dict[str, Any] = {"message": self.message, "fieldPath": self.field}
+        if not self.spares_old:
+            return {"rule": self.cel, **entry}
+        before = re.sub(r"\bself\b", "oldSelf.value()", self.cel)
+        cel = f"({self.cel}) || (oldSelf.hasValue() && !({before}))"
+        return {"rule": cel, **entry, "optionalOldSelf": True}
+
+
+class RuleError(ValueError):
+    """A rule does not hold. The text is the one that the API server prints, too."""
+
+
+def check(value: object, rules: Iterable[ValidationRule]) -> None:
+    """Raise RuleError with the messages of all rules that `value` breaks."""
+    broken = [rule.message for rule in rules if not rule.holds(value)]
+    if broken:
+        raise RuleError("; ".join(broken))
+
 
 LIST_KEY = "x-list-key"
 """Where `ApiModel.list_key` is in the JSON schema until `crd/schema.py` reads it."""
@@ -66,3 +164,14 @@ class Metadata(ApiModel):
 def dump(model: BaseModel) -> dict[str, Any]:
     """The object's JSON form: camelCase, defaults written out, absent fields left out."""
     return model.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class PodTemplate(ApiModel):
+    """A PodTemplateSpec that is merged over Argosy's pods. Kubernetes knows its fields, and this
+    API does not repeat them."""
+
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """Labels and annotations of the pods."""
+    spec: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the pods, as in a Deployment. Argosy's own container is named engine, gateway or
+    fetch; other containers are added."""

@@ -3,7 +3,6 @@
 
 def crds() -> None:
     """Print the CustomResourceDefinitions."""
-    from argosy_operator.api.crd.definition import definitions
-    from argosy_operator.api.crd.manifest import text
+    from argosy_operator.api.crd import as_yaml, definitions
 
-    print("".join(f"---\n{text(crd)}" for crd in definitions()), end="")
+    print("".join(f"---\n{as_yaml(crd)}" for crd in definitions()), end="")

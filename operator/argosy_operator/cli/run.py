@@ -27,7 +27,7 @@ _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
 if TYPE_CHECKING:
     from argosy_operator.adapters.prometheus.allowlist import Allowlist
     from argosy_operator.adapters.trust import Account
-    from argosy_operator.api.v1alpha1 import template
+    from argosy_operator.api.model import PodTemplate
     from argosy_operator.render.images import Images
 
 Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
@@ -63,7 +63,7 @@ PrometheusAllow = Annotated[
 EngineImage = Annotated[str, typer.Option(help="Image of engines without spec.engine.image.")]
 GatewayImage = Annotated[str, typer.Option(help="Image of the fleets' gateways.")]
 FetchImage = Annotated[str, typer.Option(help="Image of the Jobs that fetch models.")]
-PodTemplate = Annotated[
+PodTemplateText = Annotated[
     str | None,
     typer.Option(
         metavar="JSON",
@@ -128,7 +128,7 @@ def run(
     engine_image: EngineImage = DEFAULT_ENGINE,
     gateway_image: GatewayImage = DEFAULT_GATEWAY,
     fetch_image: FetchImage = DEFAULT_FETCH,
-    pod_template: PodTemplate = None,
+    pod_template: PodTemplateText = None,
     lease_namespace: LeaseNamespace = None,
     lease_name: LeaseName = "argosy-operator",
     metrics_port: MetricsPort = 8081,
@@ -181,15 +181,15 @@ def _images(names: tuple[str, str, str], template: str | None) -> "Images":
     return Images(engine, gateway, _pod_template(template), fetch=fetch)
 
 
-def _pod_template(text: str | None) -> "template.PodTemplate":
+def _pod_template(text: str | None) -> "PodTemplate":
     """Return the template. Raises typer.BadParameter for a text that is none, and for fields that
     are not used."""
-    from argosy_operator.api.v1alpha1 import template
+    from argosy_operator.api.model import PodTemplate
     from argosy_operator.core.snapshot.objects import path
     from argosy_operator.core.snapshot.template import refusals_of_installed
 
     try:
-        found = template.PodTemplate.model_validate_json(text or "{}")
+        found = PodTemplate.model_validate_json(text or "{}")
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--pod-template") from error
     refused = [f"{path(one.place)}: {one.sentence}" for one in refusals_of_installed(found)]

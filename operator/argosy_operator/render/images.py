@@ -7,8 +7,8 @@ an upgrade of the operator replaces no pod.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot.objects import Object, seconds
 
 

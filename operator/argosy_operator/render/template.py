@@ -8,8 +8,8 @@ the fleet's template, and that of the role.
 import json
 from collections.abc import Iterable, Mapping
 
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.merge import merge, resolve
 from argosy_operator.core.snapshot.objects import Object

@@ -8,7 +8,7 @@ import socket
 from pydantic import ValidationError
 
 from argosy_operator.adapters.protocols import Cluster, ClusterError
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.plan import Plan

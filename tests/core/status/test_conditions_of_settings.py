@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import Reason
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.pods import GatewayLoad, SettingsRead
 from tests.core.status.worlds import (

@@ -1,9 +1,9 @@
 """What users write: the spec of `ServingDeployment`. Read this file first.
 
 Objects come from the API server as dictionaries (`ServingDeployment.model_validate`) and go to
-`core` as the values below. Each section of the spec has a file of its own: `engine`, `roles`,
-`kv_transfer`, `slo`, `autoscaling`, `metrics`, `routing`. `status` is what the operator writes
-back, `serving_role` the handle that other autoscalers write.
+`core` as the values below. Sections of the spec are in `engine`, `roles`, `autoscaling` (also SLO
+and metrics) and `routing`. `status` is what the operator writes back, and the ServingRole, the
+handle that other autoscalers write.
 
 The CRDs are generated from these classes. The text below a field is what `kubectl explain` prints.
 `api/bounds.py` has the least and the most of each number; `rules` of a class is what must hold
@@ -16,25 +16,20 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field
 
 from argosy_law.observe import Mode, RoleName
-from argosy_operator.api import cel
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import DURATION_PATTERN, FLEET_NAME, Duration, PositiveDurationText
-from argosy_operator.api.model import ApiModel, Metadata
-from argosy_operator.api.rule import ValidationRule
-from argosy_operator.api.v1alpha1.autoscaling import Autoscaling
-from argosy_operator.api.v1alpha1.engine import TYPE_RULES, Engine, Model
-from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
-from argosy_operator.api.v1alpha1.metrics import Metrics
+from argosy_operator.api.model import ApiModel, Metadata, PodTemplate, ValidationRule, cel_matches
+from argosy_operator.api.v1alpha1.autoscaling import Autoscaling, Metrics, Slo
+from argosy_operator.api.v1alpha1.engine import TYPE_RULES, Engine, KvTransfer, Model
 from argosy_operator.api.v1alpha1.roles import ROLES_OF, GpuType, Role, Roles
 from argosy_operator.api.v1alpha1.routing import Drain, Routing, Security
-from argosy_operator.api.v1alpha1.serving_role import ServingRole, ServingRoleSpec
-from argosy_operator.api.v1alpha1.slo import Slo
 from argosy_operator.api.v1alpha1.status import (
     ModelStatus,
     ServingDeploymentStatus,
+    ServingRole,
+    ServingRoleSpec,
     ServingRoleStatus,
 )
-from argosy_operator.api.v1alpha1.template import PodTemplate
 
 __all__ = [
     "API_VERSION",
@@ -329,8 +324,8 @@ class ServingDeploymentSpec(ApiModel):
         ),
         ValidationRule(
             field=".drain.timeout",
-            cel=f"!{cel.matches('self.drain.timeout', DURATION_PATTERN)} || "
-            f"!{cel.matches('self.kvTransfer.timeout', DURATION_PATTERN)} || "
+            cel=f"!{cel_matches('self.drain.timeout', DURATION_PATTERN)} || "
+            f"!{cel_matches('self.kvTransfer.timeout', DURATION_PATTERN)} || "
             "duration(self.drain.timeout) > duration(self.kvTransfer.timeout) + "
             "duration(self.kvTransfer.timeout) + duration(self.kvTransfer.timeout)",
             holds=drain_outlives_lease,
@@ -430,7 +425,7 @@ class ServingDeployment(ApiModel):
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             field=".metadata.name",
-            cel=cel.matches("self.metadata.name", FLEET_NAME.pattern),
+            cel=cel_matches("self.metadata.name", FLEET_NAME.pattern),
             holds=name_fits_its_children,
             message="a fleet's name is at most 40 lower-case letters, digits and hyphens and "
             "begins with a letter, because its pods and Services are named after it",

@@ -1,21 +1,141 @@
-"""Who decides the number of replicas, how often and in which steps."""
+"""The latency objective, where its measurements come from, and who decides the replicas and how."""
 
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from argosy_operator.api import cel
 from argosy_operator.api.bounds import within
-from argosy_operator.api.cron import CronText, ZoneName
 from argosy_operator.api.fields import (
     DURATION_PATTERN,
+    Attainment,
+    ClassName,
+    CronText,
     Duration,
     DurationText,
+    MetricsUrl,
+    Percent,
     PositiveDurationText,
     ScheduleName,
+    Target,
+    ZoneName,
 )
-from argosy_operator.api.model import ApiModel
-from argosy_operator.api.rule import ValidationRule
+from argosy_operator.api.model import ApiModel, ValidationRule, cel_matches
+
+
+class Objective(ApiModel):
+    """One latency target."""
+
+    target: Annotated[Target, within("slo.*.target")]
+    """The latency that a request must not exceed, such as 200ms or 2s."""
+
+
+class SloClass(ApiModel):
+    """Limits and order of the requests that name this class in the header x-argosy-class."""
+
+    list_key: ClassVar[str | None] = "name"
+
+    name: ClassName
+    """The name that requests give. Requests without one are of the class default: the targets of
+    slo itself, with priority 0."""
+    ttft: Objective
+    """Time to first token, from the request's arrival at the gateway."""
+    tpot: Objective
+    """Time per output token after the first, averaged over one answer."""
+    priority: Annotated[int, within("slo.classes[].priority")] = 0
+    """Of requests that wait, those of a lower number go first. Default 0."""
+
+    def name_is_free(self) -> bool:
+        return self.name != "default"
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".name",
+            cel="self.name != 'default'",
+            holds=name_is_free,
+            message="the class default is slo.ttft and slo.tpot: choose another name",
+        ),
+    )
+
+
+class Slo(ApiModel):
+    """A request is good when it meets both targets. The fleet is sized so that enough are good."""
+
+    ttft: Objective
+    """Time to first token, from the request's arrival at the gateway."""
+    tpot: Objective
+    """Time per output token after the first, averaged over one answer."""
+    attainment: Attainment = Percent("90%")
+    """The share of requests that must meet both targets. Default 90%: the share that ttftP90 and
+    tpotP90 in status describe."""
+    first_token: Literal["AtOnce", "WithinTarget"] = "AtOnce"  # noqa: S105 (a moment, not a secret)
+    """When clients of prefill and decode pods get the first token. AtOnce: as soon as its prompt is
+    computed. WithinTarget: a decode pod holds it until the answer's next token is computed, as long
+    as ttft allows. The KV transfer and the wait for a place in the batch then count for ttft and
+    not for tpot, which short answers miss because of them. Default AtOnce."""
+    classes: Annotated[tuple[SloClass, ...], Field(max_length=8)] = ()
+    """Classes of requests with other targets, which count as met by their own. The fleet is still
+    sized for the targets above. Default: only the class default."""
+
+    @property
+    def holds_first_token(self) -> bool:
+        """Whether decode pods may hold first tokens."""
+        return self.first_token == "WithinTarget"  # noqa: S105 (a moment, not a secret)
+
+
+class Prometheus(ApiModel):
+    """The Prometheus that scrapes this fleet."""
+
+    url: MetricsUrl | None = None
+    """Its address. Default: the address that the operator was installed with. Any other address
+    must be in the operator's allow-list (chart value prometheus.allowed)."""
+
+
+class Metrics(ApiModel):
+    """Where measurements come from and how old they may be."""
+
+    prometheus: Prometheus = Prometheus()
+    """The Prometheus that scrapes this fleet."""
+    scrape_interval: Annotated[PositiveDurationText, within("metrics.scrapeInterval")] = Duration(
+        "15s"
+    )
+    """How often Prometheus scrapes the pods. Write what the configuration of Prometheus says:
+    samples older than three intervals are not used. Default 15s: what the chart of Argosy sets."""
+    rate_window: Annotated[PositiveDurationText, within("metrics.rateWindow")] | None = None
+    """The window over which rates are computed. Default: four times scrapeInterval, so that one
+    missed scrape leaves enough samples."""
+
+    ask_gateways: bool = False
+    """True lets the operator ask the gateways themselves, in each autoscaling.interval, for the
+    requests that arrived since the last scrape: a burst is seen up to a scrapeInterval earlier.
+    Gateways that do not answer within a second count as Prometheus has them. False: they are asked
+    only while Prometheus has no metrics. Then replicas are added by what they say, and none is
+    removed."""
+
+    @property
+    def rate_window_s(self) -> float:
+        """The window in seconds, with its default."""
+        if self.rate_window is None:
+            return 4 * self.scrape_interval.seconds
+        return self.rate_window.seconds
+
+    def window_holds_two_scrapes(self) -> bool:
+        window = self.rate_window
+        return window is None or window.seconds >= 2 * self.scrape_interval.seconds
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".rateWindow",
+            cel="!has(self.rateWindow) || "
+            # Text that is no duration is refused by its own format rule.
+            f"!{cel_matches('self.rateWindow', DURATION_PATTERN)} || "
+            f"!{cel_matches('self.scrapeInterval', DURATION_PATTERN)} || "
+            "(duration(self.rateWindow) >= "
+            "duration(self.scrapeInterval) + duration(self.scrapeInterval))",
+            holds=window_holds_two_scrapes,
+            message="metrics.rateWindow must be at least twice metrics.scrapeInterval (four times "
+            "is better), or rates have no two samples: raise it or leave it out",
+        ),
+    )
 
 
 class GpuBudget(ApiModel):
@@ -221,8 +341,8 @@ class Autoscaling(ApiModel):
         ValidationRule(
             field=".scaleToZero.wait",
             cel="!has(self.scaleToZero) || "
-            f"!{cel.matches('self.scaleToZero.wait', DURATION_PATTERN)} || "
-            f"!{cel.matches('self.coldStart', DURATION_PATTERN)} || "
+            f"!{cel_matches('self.scaleToZero.wait', DURATION_PATTERN)} || "
+            f"!{cel_matches('self.coldStart', DURATION_PATTERN)} || "
             "duration(self.scaleToZero.wait) >= duration(self.coldStart)",
             holds=requests_outwait_the_start,
             message="autoscaling.scaleToZero.wait is shorter than autoscaling.coldStart (default "

@@ -1,4 +1,4 @@
-"""What every engine pod runs: the model, and the engine that serves it."""
+"""What every engine pod runs: the model, the engine that serves it, and how KV caches travel."""
 
 from collections.abc import Iterable
 from types import MappingProxyType
@@ -6,19 +6,24 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from argosy_operator.api import cel
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import (
+    Duration,
     EnvName,
     ImageName,
     LocalName,
     ModelUri,
+    PositiveDurationText,
     Quantity,
     ServedName,
 )
-from argosy_operator.api.model import ApiModel
-from argosy_operator.api.rule import ValidationRule
-from argosy_operator.api.v1alpha1.template import PodTemplate
+from argosy_operator.api.model import (
+    ApiModel,
+    PodTemplate,
+    ValidationRule,
+    cel_literals,
+    cel_matches,
+)
 
 RENDERED_ENV = ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE")
 """Environment variables that the operator writes."""
@@ -115,7 +120,7 @@ OWN_FLAGS = MappingProxyType[EngineType, tuple[str, ...]](
 
 def _repeats(flags: Iterable[str]) -> str:
     """CEL: one of the arguments is one of the flags."""
-    return f"self.args.exists(a, {cel.matches('a', '^(' + '|'.join(flags) + ')(=|$)')})"
+    return f"self.args.exists(a, {cel_matches('a', '^(' + '|'.join(flags) + ')(=|$)')})"
 
 
 class Fetch(ApiModel):
@@ -200,7 +205,7 @@ class EnvVar(ApiModel):
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             field=".name",
-            cel=f"!(self.name in {cel.literals(RENDERED_ENV)})",
+            cel=f"!(self.name in {cel_literals(RENDERED_ENV)})",
             holds=is_free,
             message="POD_NAME, POD_IP and POD_NAMESPACE are set by Argosy: choose another name",
         ),
@@ -330,3 +335,27 @@ TYPE_RULES = (
     ),
 )
 """What fleets of other engines cannot have. Rules of the spec."""
+
+
+class KvTransfer(ApiModel):
+    """How decode pods pull the KV cache of a prompt from prefill pods."""
+
+    timeout: Annotated[PositiveDurationText, within("kvTransfer.timeout")] = Duration("10s")
+    """How long a decode pod waits without a sign that one of the prefill pods it asks makes
+    progress with the prompt. What happens after that is onFailure. A prefill pod keeps a prompt's
+    KV cache three times as long for a decode pod that does not renew its lease."""
+    on_failure: Literal["recompute", "fail", "colocated"] = "recompute"
+    """What a decode pod does with a prompt that no prefill pod handed over. recompute: it computes
+    the prompt beside its decodes. fail: it answers 503, and the gateway tries another decode pod.
+    colocated: it computes the prompt while no prefill pod can be reached, and answers 503 when one
+    was there and failed. A request whose first token has left is always recomputed."""
+    transport: Literal["auto", "tcp", "nixl"] = "auto"
+    """What carries the KV cache. auto: NIXL between pods that both have its package and an RDMA
+    adapter, otherwise TCP, which is faster without an adapter. tcp: never NIXL. nixl: also without
+    an adapter; an engine without the package does not start. What NIXL fails to move goes over
+    TCP."""
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds that a prefill pod keeps a KV cache for a decode pod that is silent."""
+        return 3 * self.timeout.seconds

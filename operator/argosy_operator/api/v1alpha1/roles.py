@@ -14,9 +14,7 @@ from argosy_operator.api.fields import (
     Quantity,
     ResourceName,
 )
-from argosy_operator.api.model import ApiModel
-from argosy_operator.api.rule import ValidationRule
-from argosy_operator.api.v1alpha1.template import PodTemplate
+from argosy_operator.api.model import ApiModel, PodTemplate, ValidationRule
 
 ROLES_OF: dict[Mode, tuple[RoleName, ...]] = {
     "colocated": ("colocated",),

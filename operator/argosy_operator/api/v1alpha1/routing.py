@@ -4,9 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
-from argosy_operator.api.model import ApiModel
-from argosy_operator.api.rule import ValidationRule
-from argosy_operator.api.v1alpha1.template import PodTemplate
+from argosy_operator.api.model import ApiModel, PodTemplate, ValidationRule
 
 FEWEST_GATEWAYS = 2
 """routing.autoscaling.min where it is not written."""

@@ -6,15 +6,16 @@ parts of the old one: conditions keep their lastTransitionTime, numbers and time
 measured anew keep their values, and rounds between two decisions repeat what the last one found.
 
 Numbers that are not counts are strings ("0.953", "41ms"). `core/status/numbers.py` rounds them to
-steps, so that a quiet fleet writes nothing.
-"""
+steps, so that a quiet fleet writes nothing."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from argosy_operator.api.fields import ImageName
-from argosy_operator.api.model import ApiModel
+from argosy_law.observe import RoleName
+from argosy_operator.api.bounds import within
+from argosy_operator.api.fields import FleetName, ImageName
+from argosy_operator.api.model import ApiModel, Metadata
 
 Short = Annotated[str, StringConstraints(max_length=64)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
@@ -258,3 +259,25 @@ class ServingRoleStatus(ApiModel):
     conditions: Annotated[tuple[Condition, ...], Field(max_length=8)] = ()
     """Ready: as many pods serve as the role is to have. ScalingLimited: it asks for more or fewer
     than the spec allows."""
+
+
+class ServingRoleSpec(ApiModel):
+    """Which role of which fleet, and how many pods it should have."""
+
+    fleet: FleetName
+    """The ServingDeployment that owns the role."""
+    role: RoleName
+    """The role: prefill, decode or colocated."""
+    replicas: Annotated[int, within("roles.*.replicas.max")] | None = None
+    """Pods that the role should have. Below the role's min or above its max, that bound applies.
+    Absent: the role keeps the pods that it has."""
+
+
+class ServingRole(ApiModel):
+    """The scale handle of one role of a fleet: HPA, KEDA and kubectl scale write its replicas."""
+
+    metadata: Metadata
+    spec: ServingRoleSpec
+    """Which role of which fleet, and how many pods it should have."""
+    status: ServingRoleStatus = Field(default_factory=ServingRoleStatus)
+    """The role's pods as the operator counts them."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from argosy_operator.api.crd.definition import serving_deployments
+from argosy_operator.api.crd import serving_deployments
 from argosy_operator.api.v1alpha1 import GROUP, VERSION, ServingDeployment
 from argosy_operator.cli.kubectl.documents import Document
 from argosy_operator.core.snapshot.objects import Place, path

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from argosy_operator.api.v1alpha1.template import PodTemplate
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.core.snapshot.objects import path
 from argosy_operator.core.snapshot.template import refusals_of_installed
 from argosy_operator.render.images import Images

@@ -12,7 +12,7 @@ from argosy_operator.api.bounds import DURATION_BOUNDS
 from argosy_operator.api.fields import Duration
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
+from argosy_operator.api.v1alpha1.engine import KvTransfer
 from argosy_operator.api.v1alpha1.roles import GpuType, Role
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, digest

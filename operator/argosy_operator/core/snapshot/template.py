@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
 from argosy_operator.api.v1alpha1.engine import RENDERED_ENV
 from argosy_operator.api.v1alpha1.roles import NVIDIA
-from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.merge import MERGE_KEYS, PATCH, SETS, merge
 from argosy_operator.core.snapshot.names import (

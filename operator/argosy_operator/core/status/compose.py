@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from argosy_law.decision import not_judged
-from argosy_operator.api.conditions import ConditionType, upsert
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import ConditionType, Reason, upsert
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStatus
 from argosy_operator.core.snapshot import names

@@ -11,8 +11,7 @@ from argosy_law.explain import alone_sentence, relearning_sentence
 from argosy_law.goals import Whose
 from argosy_law.observe import Idle
 from argosy_law.signals.validity import why_unavailable
-from argosy_operator.api.conditions import ConditionType
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import ConditionType, Reason
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.table import METRICS_PROBLEMS, Fact

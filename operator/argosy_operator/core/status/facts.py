@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from argosy_law.decision import lacks_metrics, not_judged
 from argosy_law.slo import Alert, lasting
-from argosy_operator.api.conditions import ConditionType
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import ConditionType, Reason
 from argosy_operator.api.v1alpha1.status import Condition
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, child_key, is_owned

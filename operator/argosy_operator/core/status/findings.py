@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from argosy_law.decision import Decision
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names

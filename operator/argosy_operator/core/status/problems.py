@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from argosy_law.record import parse_json
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind, Outcome, target

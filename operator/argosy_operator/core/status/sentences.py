@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from argosy_law.decision import lacks_metrics
-from argosy_operator.api.conditions import ConditionType
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import ConditionType, Reason
 from argosy_operator.api.model import dump
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import rfc3339

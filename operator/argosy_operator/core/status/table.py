@@ -13,9 +13,9 @@ from argosy_operator.api.conditions import (
     ConditionStatus,
     ConditionType,
     DesiredCondition,
+    Reason,
     with_runbook,
 )
-from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES
 from argosy_operator.core.steps.failures import STUCK_S
 

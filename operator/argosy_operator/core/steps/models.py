@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from argosy_law.record import parse_json
-from argosy_operator.api.conditions import ConditionType
-from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.conditions import ConditionType, Reason
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import ModelStatus
 from argosy_operator.core.snapshot import names

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.api.v1alpha1.roles import NVIDIA, GpuType
-from argosy_operator.api.v1alpha1.template import PodTemplate
 from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.core.snapshot.revision import drain_timeout_s
 from argosy_operator.render.images import Images
