@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Literal, NoReturn, get_args
 
-from argosy_engine import logs
+from argosy import logs
 from argosy_engine.config import (
     BatchingName,
     CapacityPolicyName,

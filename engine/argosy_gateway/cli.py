@@ -10,7 +10,7 @@ from typing import Any
 
 import uvloop
 
-from argosy_gateway import logs
+from argosy import logs
 from argosy_gateway.config import Config, Limits
 from argosy_gateway.errors import CredentialsError
 from argosy_gateway.options import (

@@ -10,7 +10,7 @@ import pytest
 
 from argosy.descriptors import Listener
 from argosy_fetch import cli
-from argosy_operator.shell.telemetry import health
+from argosy_operator.shell import health
 
 STRANGERS = 400
 

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from argosy_engine import logs
+from argosy import logs
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "designs/0001-seams.md").read_text().partition("## 7. Log")[2]
 KEYS = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", SECTION, re.MULTILINE))))
-PROGRAMS = ("argosy_operator.shell.telemetry", "argosy_gateway", "argosy_engine")
 
 
-def ran(program: str, code: str, *, stderr: int = subprocess.PIPE) -> str:
-    words = f"import logging, warnings\nfrom {program} import logs\n{code}"
+def ran(code: str, *, stderr: int = subprocess.PIPE) -> str:
+    words = f"import logging, warnings\nfrom argosy import logs\n{code}"
     done = subprocess.run([sys.executable, "-c", words], stderr=stderr, timeout=60, check=False)
     return (done.stderr or b"").decode()
 
@@ -35,19 +34,6 @@ def line(message: str, *values: object, **extra: object) -> dict[str, object]:
     text = logs._Json().format(record)
     assert "\n" not in text
     return json.loads(text, parse_constant=pytest.fail)
-
-
-def test_the_three_programs_have_the_same_module():
-    one, *others = {
-        (ROOT / path / "logs.py").read_text()
-        for path in (
-            "operator/argosy_operator/shell/telemetry",
-            "engine/argosy_gateway",
-            "engine/argosy_engine",
-        )
-    }
-    assert one
-    assert others == []
 
 
 def test_a_line_is_one_json_object_with_the_keys_of_the_seams_whatever_its_texts():
@@ -68,8 +54,7 @@ def test_a_line_is_about_what_is_bound_and_no_longer_than_it_is_bound():
     assert "request_id" not in line("m")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_warnings_libraries_and_a_crash_write_json_where_stderr_is_no_terminal(program):
+def test_warnings_libraries_and_a_crash_write_json_where_stderr_is_no_terminal():
     code = """
 logs.configure()
 warnings.warn("care")
@@ -77,21 +62,20 @@ logging.getLogger("uvicorn.error").error("from a library")
 logging.getLogger("argosy").debug("left out")
 raise RuntimeError("bad luck")
 """
-    lines = [json.loads(text) for text in ran(program, code).splitlines()]
+    lines = [json.loads(text) for text in ran(code).splitlines()]
     assert [x["level"] for x in lines] == ["warning", "error", "critical"]
     assert {key for x in lines for key in x} <= KEYS
     assert "bad luck" in lines[-1]["exception"]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_terminal_gets_text_that_cannot_move_its_cursor(program):
+def test_a_terminal_gets_text_that_cannot_move_its_cursor():
     ours, theirs = pty.openpty()
     code = r"""
 logs.configure(level="debug")
 logs.bind(request_id="r-1")
 logging.getLogger("argosy").debug("one \x1b[2J two\nthree")
 """
-    ran(program, code, stderr=theirs)
+    ran(code, stderr=theirs)
     text = os.read(ours, 4096).decode()
     os.close(theirs)
     os.close(ours)

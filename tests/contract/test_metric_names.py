@@ -262,7 +262,7 @@ def test_no_exporter_writes_labels_that_belong_to_scraping(engine, gateway):
 def test_the_operators_own_metrics_are_the_promised_ones():
     from prometheus_client import REGISTRY
 
-    from argosy_operator.shell.telemetry import metrics
+    from argosy_operator.shell import metrics
 
     assert metrics.LEADER is not None
     names = {family.name for family in REGISTRY.collect()}

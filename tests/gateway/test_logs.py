@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from argosy import logs
 from argosy_bench.ports import free_ports
-from argosy_gateway import logs
 from tests.contract.test_logs import KEYS
 from tests.engine.processes import eventually, sim_engines
 from tests.gateway.engines import front

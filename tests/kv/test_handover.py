@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from argosy_engine import logs
+from argosy import logs
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.transfer import prefill_server, sending
 from argosy_engine.transfer.wire import Kind

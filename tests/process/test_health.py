@@ -13,8 +13,8 @@ from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.shell.health import STUCK_S, UNSEEN_S, Health
 from argosy_operator.shell.loop import ROUND_LIMIT_S
-from argosy_operator.shell.telemetry.health import STUCK_S, UNSEEN_S, Health
 from argosy_operator.shell.workers import Workers
 from tests.adapters.test_lease import OneLease
 from tests.support.virtual import run
@@ -37,7 +37,7 @@ class Away(OneLease):
 @pytest.fixture(autouse=True)
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time(), time=time.time)
-    monkeypatch.setattr("argosy_operator.shell.telemetry.health.time", clock)
+    monkeypatch.setattr("argosy_operator.shell.health.time", clock)
     monkeypatch.setattr("argosy_operator.shell.workers.time", clock)
 
 

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
+from argosy import logs
 from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.plan import CHAIN
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
-from argosy_operator.shell.telemetry import logs
 from argosy_operator.shell.workers import Workers
 from tests.kv.nodes import until
 from tests.shell.store import Store

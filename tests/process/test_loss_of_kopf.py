@@ -20,8 +20,7 @@ import pytest
 import yaml
 
 from argosy_bench.ports import free_ports
-from argosy_operator.shell import app, trigger
-from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell import app, metrics, trigger
 from tests.adapters.api_server import ApiServer
 from tests.support.model import IMAGES
 

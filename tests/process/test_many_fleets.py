@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.shell import app
-from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell import app, metrics
 from argosy_operator.shell.trigger import Watches
 from tests.adapters.api_server import ApiServer
 from tests.support.model import IMAGES

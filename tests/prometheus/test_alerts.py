@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from argosy_law.slo import Spent
-from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell import metrics
 from tests.prometheus.processes import prometheus
 
 RULES = Path(__file__).resolve().parents[2] / "examples/alerts/error-budget.yaml"

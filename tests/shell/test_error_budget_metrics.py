@@ -3,7 +3,7 @@
 from prometheus_client import REGISTRY
 
 from argosy_law.slo import Spent
-from argosy_operator.shell.telemetry.metrics import show_errors
+from argosy_operator.shell.metrics import show_errors
 
 KEY = ("ns", "series")
 LABELS = {"fleet_namespace": "ns", "fleet_name": "series"}

@@ -9,8 +9,7 @@ from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.render import gateway, workload
 from argosy_operator.render.images import Images
 from argosy_operator.shell import gather
-from argosy_operator.shell.boards.learning import LEARN_S
-from argosy_operator.shell.boards.rollouts import LOOK_S, RolloutBoard
+from argosy_operator.shell.boards import LEARN_S, LOOK_S, RolloutBoard
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from tests.shell.store import Store

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell import metrics
 from argosy_operator.shell.trigger import (
     BLIND_S,
     FIRST_S,

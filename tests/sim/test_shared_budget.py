@@ -23,7 +23,7 @@ from argosy_law.sim.world.machine import ColdStart, Replica, Setup
 from argosy_law.sim.world.scrape import Scraper
 from argosy_law.state import ScalingState
 from argosy_operator.core.budgets import Bid, Budgets, Fleet
-from argosy_operator.shell.boards.budgets import BudgetBoard
+from argosy_operator.shell.boards import BudgetBoard
 
 pytestmark = pytest.mark.slow
 

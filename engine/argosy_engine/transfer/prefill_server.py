@@ -10,8 +10,8 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 
+from argosy import logs
 from argosy.descriptors import share
-from argosy_engine import logs
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import (
     LeaseReady,

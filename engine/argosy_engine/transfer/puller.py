@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from argosy import logs
 from argosy.descriptors import are_out
-from argosy_engine import logs
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import (
     FailedPrefill,

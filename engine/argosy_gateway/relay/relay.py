@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import Any
 
-from argosy_gateway import logs
+from argosy import logs
 from argosy_gateway.errors import RequestError, ShortageError, out_of_descriptors, overloaded
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.relay.answer import Answer, ClientBody, Send

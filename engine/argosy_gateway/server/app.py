@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Any
 
-from argosy_gateway import logs
+from argosy import logs
 from argosy_gateway.config import DEFAULT_CLASS, SloClass
 from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
 from argosy_gateway.relay.answer import Send

@@ -142,11 +142,11 @@ def run(
     log_level: LogLevel = "info",
 ) -> None:
     """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
+    from argosy.logs import configure
     from argosy_operator.adapters.access import AccessError
     from argosy_operator.adapters.prometheus.server import ServerAccess
     from argosy_operator.core.budgets import Budgets
     from argosy_operator.shell import app
-    from argosy_operator.shell.telemetry.logs import configure
 
     configure(log_format, log_level, quiet=("kopf", "httpx"))
     images = (engine_image, gateway_image, fetch_image)

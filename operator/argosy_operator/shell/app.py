@@ -29,13 +29,12 @@ from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.adapters.trust import Account, ClusterTrust
 from argosy_operator.core.budgets import Budgets
 from argosy_operator.render.images import Images
-from argosy_operator.shell.boards.budgets import BudgetBoard
-from argosy_operator.shell.boards.rollouts import RolloutBoard
+from argosy_operator.shell import metrics
+from argosy_operator.shell.boards import BudgetBoard, RolloutBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
+from argosy_operator.shell.health import Health, serve
 from argosy_operator.shell.loop import round_of
-from argosy_operator.shell.telemetry import metrics
-from argosy_operator.shell.telemetry.health import Health, serve
 from argosy_operator.shell.trigger import Trigger, obstacle
 from argosy_operator.shell.workers import LAST_WRITE_S, Workers
 

@@ -76,8 +76,7 @@ from argosy_operator.render.common import noted, standing
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images, shown, taken
 from argosy_operator.render.models import fetch
-from argosy_operator.shell.boards.budgets import BudgetBoard
-from argosy_operator.shell.boards.rollouts import RolloutBoard
+from argosy_operator.shell.boards import BudgetBoard, RolloutBoard
 from argosy_operator.shell.concurrency import call_all
 
 CHILD_KINDS = (

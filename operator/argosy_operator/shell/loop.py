@@ -19,6 +19,7 @@ from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, Snapshot
 from argosy_operator.core.status.numbers import errors_of
 from argosy_operator.core.status.problems import next_overdue_s
 from argosy_operator.core.steps.bids import bid_of
+from argosy_operator.shell import metrics
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
 from argosy_operator.shell.report import (
@@ -27,7 +28,6 @@ from argosy_operator.shell.report import (
     write_list_forbidden,
     write_status,
 )
-from argosy_operator.shell.telemetry import metrics
 
 log = logging.getLogger("argosy.loop")
 

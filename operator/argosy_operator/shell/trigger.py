@@ -29,7 +29,7 @@ from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.api.v1alpha1 import GROUP, VERSION
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind
-from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell import metrics
 
 RELOGIN = timedelta(minutes=5)
 OURS = ("ServingDeployment", "ServingRole")

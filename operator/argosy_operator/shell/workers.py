@@ -20,13 +20,14 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from argosy import logs
 from argosy_operator.adapters.protocols import ClusterError, Gateways
 from argosy_operator.adapters.rate_limit import QPS
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.shell import metrics
 from argosy_operator.shell.concurrency import RoundSlots, call_all, rounds_at_once
 from argosy_operator.shell.loop import RESYNC_S, ROUND_LIMIT_S, UnfinishedError, round_too_long
-from argosy_operator.shell.telemetry import logs, metrics
 
 log = logging.getLogger("argosy.loop")
 

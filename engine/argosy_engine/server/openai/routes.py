@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from argosy_engine import logs
+from argosy import logs
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.limits import refuse_shape
 from argosy_engine.core.request import NewRequest

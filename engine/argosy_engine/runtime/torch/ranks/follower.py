@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 
-from argosy_engine import logs
+from argosy import logs
 from argosy_engine.errors import LoadError
 from argosy_engine.runtime.torch.ranks.processes import Hello
 

@@ -1,7 +1,6 @@
 """The log on standard error: JSON in pods, text on a terminal (designs/0001-seams.md, section 7).
 
-The operator, the gateway and the engine import nothing of each other, so each has this file.
-A test compares the three: change them together.
+A line says what it is about by the keys that are bound: fleet, request, decision.
 """
 
 import contextlib
