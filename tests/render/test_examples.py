@@ -27,7 +27,6 @@ SINCE = {
     "--max-num-batched-tokens": (0, 1),
     "--tensor-parallel-size": (0, 1),
     "--api-key": (0, 3),
-    "--kv-transfer-config": (0, 7),
     # https://github.com/vllm-project/vllm/pull/36666
     "--shutdown-timeout": (0, 18),
 }
@@ -113,12 +112,10 @@ def passed() -> set[str]:
     """The flags that pods of vLLM get, whatever the spec asks for."""
     sizes = {"maxModelLen": 4096, "maxNumSeqs": 8, "maxNumBatchedTokens": 1024}
     asked = {"type": "vllm", "image": "peer:1", **sizes}
-    roles = {"prefill": {"parallelism": {"tensor": 2}}}
+    roles = {"colocated": {"parallelism": {"tensor": 2}}}
     one = fleet(engine=asked, roles=roles, mode="colocated")
-    # The API refuses this mode with vLLM until the gateway leads the handover.
-    apart = one.model_copy(update={"spec": one.spec.model_copy(update={"mode": "disaggregated"})})
-    pod = EnginePod.of(apart, "prefill", "0" * 8, IMAGES)
-    return {word for word in [*VLLM.args(pod), *VLLM.kv_args(pod)] if word.startswith("--")}
+    pod = EnginePod.of(one, "colocated", "0" * 8, IMAGES)
+    return {word for word in VLLM.args(pod) if word.startswith("--")}
 
 
 def test_the_releases_of_vllm_that_the_docs_and_the_example_name_know_every_flag() -> None:

@@ -7,7 +7,6 @@ language in which a CRD tells the API server what to refuse, into the JSON schem
 CRD is generated. A property test evaluates Python and CEL on generated objects: they must agree.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -81,18 +80,10 @@ class ValidationRule:
     """The same rule in Python: a method of the class."""
     message: str
     """What users read when the rule does not hold: what is wrong and what to write instead."""
-    spares_old: bool = False
-    """Whether an object that broke the rule may be edited and go on breaking it. For a rule on the
-    whole spec that came when there were fleets: it would refuse every other edit of theirs."""
 
     def validation(self) -> dict[str, Any]:
         """The rule as an entry of x-kubernetes-validations."""
-        entry: dict[str, Any] = {"message": self.message, "fieldPath": self.field}
-        if not self.spares_old:
-            return {"rule": self.cel, **entry}
-        before = re.sub(r"\bself\b", "oldSelf.value()", self.cel)
-        cel = f"({self.cel}) || (oldSelf.hasValue() && !({before}))"
-        return {"rule": cel, **entry, "optionalOldSelf": True}
+        return {"rule": self.cel, "message": self.message, "fieldPath": self.field}
 
 
 class RuleError(ValueError):

@@ -37,7 +37,6 @@ def objects(fleet: ServingDeployment) -> list[Object]:
                     # The kubelet, Prometheus and the operator, wherever they are.
                     _allow(names.ADMIN_PORT),
                     _allow(names.KV_PORT, engines),
-                    *(_allow(port, engines) for port in kind.handover_ports.values()),
                     *(ucx if fleet.spec.kv_transfer.transport == "nixl" else ()),
                 ],
             },

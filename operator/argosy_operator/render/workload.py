@@ -26,8 +26,8 @@ from argosy_operator.render.common import (
     tls_volume,
     token_volume,
 )
-from argosy_operator.render.engines.kind import ROLE_FILE, WEIGHTS, EngineKind, EnginePod
-from argosy_operator.render.engines.table import kind_of
+from argosy_operator.render.engines.kind import ROLE_FILE, WEIGHTS, EnginePod
+from argosy_operator.render.engines.table import EngineKind, kind_of
 from argosy_operator.render.template import annotation, lay_over, template_of
 
 USER = "argosy"
@@ -38,15 +38,13 @@ LOAD_TIMEOUT_S = 1800
 """Loading weights over a slow network may take this long; then the container is restarted."""
 
 
-def deployment(
-    pod: EnginePod, replicas: int | None = None, *, kind: EngineKind | None = None
-) -> Object:
+def deployment(pod: EnginePod, replicas: int | None = None) -> Object:
     """The Deployment of the pod's role and revision.
 
     `replicas` is a number when the Deployment is created and None when it is applied later: an
-    apply that carried it would fight with /scale. `kind` is that of the spec's engine.type.
+    apply that carried it would fight with /scale.
     """
-    kind = kind or kind_of(pod.fleet)
+    kind = kind_of(pod.fleet)
     fleet, role, revision = pod.fleet, pod.role, pod.revision
     meta = metadata(fleet, names.engine_deployment(fleet.name, role, revision), role, revision)
     meta["annotations"] = {names.DRAIN_TIMEOUT: str(pod.drain_s)}
@@ -126,15 +124,13 @@ def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
 
 def _container(pod: EnginePod, kind: EngineKind) -> Object:
     spec, ready, live = pod.fleet.spec, kind.ready, kind.live
-    kv_args = kind.kv_args(pod) if pod.disaggregated else []
-    ports = {**kind.ports, **(kind.handover_ports if pod.disaggregated else {})}
     return {
         "name": names.ENGINE_CONTAINER,
         "image": pod.image,
         "command": list(kind.command),
-        "args": [*kind.args(pod), *kv_args, *spec.engine.args],
+        "args": [*kind.args(pod), *spec.engine.args],
         "env": _env(pod, kind),
-        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
+        "ports": [{"name": name, "containerPort": port} for name, port in kind.ports.items()],
         "resources": {"limits": _limits(pod)},
         "securityContext": container_security(),
         # Ready ends the start: a slow load is not restarted by liveness, a hung one is, at last.

@@ -331,7 +331,6 @@ TYPE_RULES = (
         message="Argosy's gateway does not lead the handover of other engines yet, so that prefill "
         "pods of vLLM would idle and SGLang would refuse every request: with engine.type vllm or "
         "sglang write mode: colocated, or write engine.type: argosy",
-        spares_old=True,
     ),
 )
 """What fleets of other engines cannot have. Rules of the spec."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from argosy_law.signals import samples
-from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.revision import whole_seconds
 from argosy_operator.render import peers
@@ -23,10 +22,8 @@ class ArgosyEngine:
     live = HttpEndpoint(names.ADMIN_PORT, "/health")
     metrics = HttpEndpoint(names.ADMIN_PORT, "/metrics")
     series = MappingProxyType({n: n for n in (*samples.STEP_COUNTERS, *samples.GAUGES)})
-    own_flags = frozenset(RENDERED_FLAGS)
     keyed = False
     env: Mapping[str, str] = MappingProxyType({})
-    handover_ports: Mapping[str, int] = MappingProxyType({})
 
     def args(self, pod: EnginePod) -> list[str]:
         spec = pod.fleet.spec
@@ -50,10 +47,11 @@ class ArgosyEngine:
         tensor = spec.role(pod.role).parallelism.tensor
         if tensor != 1:  # the engine's default: an older one has no flag
             flags["--tensor-parallel-size"] = tensor
-        called = ["--served-name", pod.fleet.name]
-        return ["engine", "serve", *called, *command_line(flags)]
+        if pod.disaggregated:
+            flags |= self._handover(pod)
+        return ["engine", "serve", "--served-name", pod.fleet.name, *command_line(flags)]
 
-    def kv_args(self, pod: EnginePod) -> list[str]:
+    def _handover(self, pod: EnginePod) -> dict[str, object]:
         kv_transfer = pod.fleet.spec.kv_transfer
         flags: dict[str, object] = {
             "--lease-s": f"{kv_transfer.lease_s:g}",
@@ -64,7 +62,7 @@ class ArgosyEngine:
             flags["--kv-on-failure"] = kv_transfer.on_failure
         if kv_transfer.transport != "auto":  # likewise
             flags["--kv-transport"] = kv_transfer.transport
-        return command_line(flags)
+        return flags
 
 
 ARGOSY = ArgosyEngine()

@@ -5,9 +5,7 @@ the same for every kind. A kind says how the container is started and where it a
 designs/0004-engine-kinds.md says what other parts of the product still expect of our engine.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
@@ -129,55 +127,3 @@ class EnginePod:
             return f"{WEIGHTS}/{fetched.path}"
         path = self.fleet.spec.model.uri.removeprefix("pvc://").partition("/")[2]
         return f"{WEIGHTS}/{path}" if path else WEIGHTS
-
-
-class EngineKind(Protocol):
-    """An engine program: how it is started, and where it answers."""
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        """The container's command."""
-
-    @property
-    def ports(self) -> Mapping[str, int]:
-        """Ports that the container opens, by name. `http` serves the OpenAI API."""
-
-    @property
-    def ready(self) -> HttpEndpoint:
-        """Answers 200 while the pod can take requests, and not before the weights are loaded."""
-
-    @property
-    def live(self) -> HttpEndpoint:
-        """Answers 200 unless the process hangs. A hung process is killed and started again."""
-
-    @property
-    def metrics(self) -> HttpEndpoint:
-        """Prometheus text format."""
-
-    @property
-    def series(self) -> Mapping[str, str]:
-        """The engine's own metric names by the names that the scaling law reads
-        (argosy_law/signals/samples.py). What is absent is unknown to the law, which then removes
-        no replica of the role."""
-
-    @property
-    def own_flags(self) -> frozenset[str]:
-        """Flags that only the operator may set. The API refuses them in spec.engine.args."""
-
-    @property
-    def keyed(self) -> bool:
-        """Its API key is the pod's uid, by which gateways know that they speak to the right pod."""
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Variables of the container, unless the user sets them."""
-
-    @property
-    def handover_ports(self) -> Mapping[str, int]:
-        """Further ports in disaggregated mode, by name."""
-
-    def args(self, pod: EnginePod) -> list[str]:
-        """The container's arguments. The user's spec.engine.args come after them."""
-
-    def kv_args(self, pod: EnginePod) -> list[str]:
-        """Arguments for the transfer of KV caches, added in disaggregated mode."""

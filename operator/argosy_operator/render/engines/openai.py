@@ -5,14 +5,12 @@ the pod's uid is their API key, so that an engine that got a pod's address refus
 gateways count the streams of pods that leave (designs/0030-other-engines.md).
 """
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from argosy_law.signals.others import SGLANG_SERIES, VLLM_SERIES
-from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, EngineType
+from argosy_operator.api.v1alpha1.engine import EngineType
 from argosy_operator.core.snapshot import names
 from argosy_operator.render.common import command_line
 from argosy_operator.render.engines.kind import EnginePod, HttpEndpoint
@@ -39,9 +37,6 @@ class OpenAiServer:
     """The flag for the seconds that answers have after SIGTERM; None: it waits for them anyway."""
     env: Mapping[str, str]
     """Variables of every pod, unless the user sets them."""
-    handover: Callable[[RoleName], tuple[str, ...]]
-    """Arguments of a role; none where one engine does both."""
-    handover_ports: Mapping[str, int]
     series: Mapping[str, str]
 
     @property
@@ -64,10 +59,6 @@ class OpenAiServer:
     def metrics(self) -> HttpEndpoint:
         return HttpEndpoint(names.API_PORT, "/metrics")
 
-    @property
-    def own_flags(self) -> frozenset[str]:
-        return frozenset(OWN_FLAGS[self.type])
-
     def args(self, pod: EnginePod) -> list[str]:
         engine = pod.fleet.spec.engine
         flags: dict[str, object] = {
@@ -84,19 +75,6 @@ class OpenAiServer:
         model = [pod.weights] if self.model is None else [self.model, pod.weights]
         called = ["--served-model-name", pod.fleet.name]
         return [*model, *called, *command_line(flags), *self.also]
-
-    def kv_args(self, pod: EnginePod) -> list[str]:
-        return list(self.handover(pod.role))
-
-
-_KV_ROLES = MappingProxyType({"prefill": "kv_producer", "decode": "kv_consumer"})
-
-
-def _nixl(role: RoleName) -> tuple[str, ...]:
-    if role == "colocated":
-        return ()
-    config = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[role]}
-    return ("--kv-transfer-config", json.dumps(config))
 
 
 VLLM = OpenAiServer(
@@ -117,21 +95,11 @@ VLLM = OpenAiServer(
         {
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_NIXL_SIDE_CHANNEL_HOST": "$(POD_IP)",
         }
     ),
-    handover=_nixl,
-    handover_ports=MappingProxyType({"nixl": 5600}),
     series=VLLM_SERIES,
 )
-"""vLLM's OpenAI server. Flags are those of 0.32; `--kv-transfer-config` as in its NixlConnector
-guide."""
-
-
-def _by_mode(role: RoleName) -> tuple[str, ...]:
-    if role == "colocated":
-        return ()
-    return ("--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl")
+"""vLLM's OpenAI server. Flags are those of 0.32."""
 
 
 SGLANG = OpenAiServer(
@@ -149,8 +117,6 @@ SGLANG = OpenAiServer(
     also=("--host", "0.0.0.0", "--enable-metrics"),
     drain=None,
     env=MappingProxyType({"HF_HUB_OFFLINE": "1"}),
-    handover=_by_mode,
-    handover_ports=MappingProxyType({"bootstrap": 8998}),
     series=SGLANG_SERIES,
 )
 """SGLang's server, as its documentation has it; untried."""

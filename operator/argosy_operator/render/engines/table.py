@@ -5,10 +5,11 @@ from types import MappingProxyType
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.engine import EngineType
-from argosy_operator.render.engines.argosy import ARGOSY
-from argosy_operator.render.engines.kind import EngineKind
-from argosy_operator.render.engines.openai import SGLANG, VLLM
+from argosy_operator.render.engines.argosy import ARGOSY, ArgosyEngine
+from argosy_operator.render.engines.openai import SGLANG, VLLM, OpenAiServer
 
+EngineKind = ArgosyEngine | OpenAiServer
+"""An engine program: how its container is started, and where it answers."""
 KINDS: Mapping[EngineType, EngineKind] = MappingProxyType(
     {"argosy": ARGOSY, "vllm": VLLM, "sglang": SGLANG}
 )
