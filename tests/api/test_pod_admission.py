@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.render import gateway, workload
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.models import fetch
+from argosy_operator.render import fetch, gateway, workload
+from argosy_operator.render.engines import EnginePod
 from tests.api.test_api_server import Kubectl
 from tests.render.fleets import IMAGES
 

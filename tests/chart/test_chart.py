@@ -24,9 +24,8 @@ from argosy_operator.api.crd import definitions
 from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.cli.run import run
-from argosy_operator.render import gateway, workload
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.models import fetch
+from argosy_operator.render import fetch, gateway, workload
+from argosy_operator.render.engines import EnginePod
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
 

@@ -8,7 +8,7 @@ from argosy_operator.adapters.protocols import FleetPods, Measurement
 from argosy_operator.cli.dry_run import UNKNOWN, DryRun, dry_run, dry_run_output, in_words
 from argosy_operator.core.plan import CHAIN
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from tests.shell.store import Store

@@ -8,9 +8,10 @@ from argosy_engine.transfer.verifier import Verifier
 from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.snapshot import Issuer
-from argosy_operator.render import gateway, peers, workload
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.peers import Callers
+from argosy_operator.render import gateway, workload
+from argosy_operator.render.common import PEERS_FILE
+from argosy_operator.render.engines import EnginePod
+from argosy_operator.render.fleet import Callers, render_callers
 from tests.engine.trust.tokens import Signer
 from tests.render.fleets import IMAGES, fleet
 
@@ -38,9 +39,9 @@ def token_of(deployment):
 def verifier(tmp_path):
     """With the file that the operator renders."""
     issuer = Issuer(ISSUER, (SIGNER.public,), OPERATOR)
-    (_, config_map) = peers.objects(fleet(), issuer, Callers.of(fleet(), IMAGES), required=True)
-    file = tmp_path / peers.FILE
-    file.write_text(config_map["data"][peers.FILE])
+    (_, config_map) = render_callers(fleet(), issuer, Callers.of(fleet(), IMAGES), required=True)
+    file = tmp_path / PEERS_FILE
+    file.write_text(config_map["data"][PEERS_FILE])
     return Verifier(file)
 
 

@@ -19,7 +19,7 @@ from argosy_operator.adapters.prometheus.queries import (
     ENGINE_SERIES,
     GATEWAY_SERIES,
 )
-from argosy_operator.render.engines.argosy import ARGOSY
+from argosy_operator.render.engines import ARGOSY
 from tests.engine.processes import sim_engines
 
 ASKED = (*GATEWAY_SERIES, *ENGINE_LONG_SERIES, *ENGINE_SERIES)

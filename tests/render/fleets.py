@@ -4,8 +4,8 @@ from typing import Any
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.render import workload
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
+from argosy_operator.render.engines import EnginePod
 
 IMAGES = Images(
     engine="registry.example/engine:1",

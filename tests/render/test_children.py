@@ -6,7 +6,8 @@ import kubernetes_validate
 import pytest
 
 from argosy_operator.core.snapshot import names
-from argosy_operator.render import gateway, role
+from argosy_operator.render import gateway
+from argosy_operator.render.fleet import render_role, render_serving_role
 from tests.render.fleets import IMAGES, deployment, fleet
 from tests.render.restricted import offences
 
@@ -30,7 +31,7 @@ def children(one):
     objects = gateway.objects(one, IMAGES)
     for name, _ in one.spec.active_roles():
         objects.append(deployment(one, name))
-        objects += role.objects(one, name)
+        objects += render_role(one, name)
     return objects
 
 
@@ -178,7 +179,7 @@ def test_replicas_are_rendered_only_if_given():
     one = FLEETS["colocated"]
     assert deployment(one, "colocated", 3)["spec"]["replicas"] == 3
     assert "replicas" not in deployment(one, "colocated", None)["spec"]
-    assert "replicas" not in role.serving_role(one, "colocated")["spec"]
+    assert "replicas" not in render_serving_role(one, "colocated")["spec"]
 
 
 def test_rendering_twice_gives_the_same_and_shares_nothing():

@@ -8,12 +8,10 @@ import pytest
 
 from argosy_engine.cli import parse
 from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_ENV, RENDERED_FLAGS
-from argosy_operator.render import peers, workload
-from argosy_operator.render.common import identity_env
-from argosy_operator.render.engines.argosy import ARGOSY
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.engines.openai import SGLANG, VLLM
-from argosy_operator.render.engines.table import KINDS as OF_TYPE
+from argosy_operator.render import workload
+from argosy_operator.render.common import PEERS_PATH, identity_env
+from argosy_operator.render.engines import ARGOSY, SGLANG, VLLM, EnginePod
+from argosy_operator.render.engines import KINDS as OF_TYPE
 from tests.engine.processes import sim_engines
 from tests.render.fleets import IMAGES, fleet
 
@@ -120,7 +118,7 @@ def test_our_engines_read_the_file_of_peers_only_where_they_verify_them(verifies
     args = ARGOSY.args(pod)
     assert args.count("--peers-file") == verifies
     if verifies:
-        assert args[args.index("--peers-file") + 1] == peers.PATH
+        assert args[args.index("--peers-file") + 1] == PEERS_PATH
 
 
 def test_the_users_values_of_a_variable_come_before_those_of_the_engine():

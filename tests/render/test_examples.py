@@ -11,9 +11,8 @@ import yaml
 from argosy_bench.cluster.vllm import IMAGE
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.engine import Engine
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.engines.openai import VLLM
-from argosy_operator.render.models import fetch
+from argosy_operator.render import fetch
+from argosy_operator.render.engines import VLLM, EnginePod
 from tests.render.fleets import IMAGES, deployment, fleet
 from tests.render.restricted import offences
 

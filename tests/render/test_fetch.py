@@ -9,8 +9,8 @@ from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import digest
-from argosy_operator.render.images import Images
-from argosy_operator.render.models import fetch
+from argosy_operator.render import fetch
+from argosy_operator.render.common import Images
 from tests.render.fleets import deployment, fleet
 from tests.render.restricted import offences
 from tests.support.model import IMAGES

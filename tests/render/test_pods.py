@@ -17,12 +17,10 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.ownership import differences
 from argosy_operator.core.snapshot.pods import Pod, pod_of
 from argosy_operator.core.snapshot.revision import fields, revision
-from argosy_operator.render import gateway, peers, workload
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.images import Images
-from argosy_operator.render.models import fetch
-from argosy_operator.render.peers import Callers
-from argosy_operator.render.template import installed_by_gateways
+from argosy_operator.render import fetch, gateway, workload
+from argosy_operator.render.common import PEERS_FILE, Images, installed_by_gateways
+from argosy_operator.render.engines import EnginePod
+from argosy_operator.render.fleet import Callers, render_callers
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
 from tests.support.model import ISSUER
@@ -318,8 +316,8 @@ def test_pods_of_a_named_account_may_call_engines_as_those_of_ours_did() -> None
     assert callers.engines == {"llm", "chat-engine"}
     assert callers.gateways == {"llm", "chat-gateway"}
     assert subjects(gateway.objects(one, IMAGES, callers=callers)) == ["chat-gateway", "llm"]
-    (_, file) = peers.objects(one, ISSUER, callers, required=True)
-    found = json.loads(file["data"][peers.FILE])["callers"]
+    (_, file) = render_callers(one, ISSUER, callers, required=True)
+    found = json.loads(file["data"][PEERS_FILE])["callers"]
     assert found["kv"] == [f"system:serviceaccount:prod:{n}" for n in ("chat-engine", "llm")]
     assert found["api"] == [f"system:serviceaccount:prod:{n}" for n in ("chat-gateway", "llm")]
 

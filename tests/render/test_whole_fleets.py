@@ -12,10 +12,10 @@ import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
-from argosy_operator.render import gateway, network, peers, role, workload
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.images import Images
-from argosy_operator.render.peers import Callers
+from argosy_operator.render import gateway, workload
+from argosy_operator.render.common import Images
+from argosy_operator.render.engines import EnginePod
+from argosy_operator.render.fleet import Callers, render_callers, render_network_policy, render_role
 from tests.render.fleets import IMAGES, deployment, fleet
 from tests.support.model import ISSUER
 
@@ -28,15 +28,15 @@ def documents(case: str) -> list[Any]:
 
 
 def rendered(one: ServingDeployment) -> list[Any]:
-    objects = peers.objects(one, ISSUER, Callers.of(one, IMAGES), required=True) + network.objects(
-        one
-    )
+    objects = render_callers(
+        one, ISSUER, Callers.of(one, IMAGES), required=True
+    ) + render_network_policy(one)
     objects += gateway.objects(one, IMAGES)
     for note in (names.INPUTS, names.TEMPLATE):  # digests: tests/shell/test_images.py
         del objects[-1]["metadata"]["annotations"][note]
     for name, _ in one.spec.active_roles():
         objects.append(workload.deployment(EnginePod.of(one, name, REVISION, IMAGES)))
-        objects += role.objects(one, name)
+        objects += render_role(one, name)
     return objects
 
 

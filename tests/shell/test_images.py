@@ -7,7 +7,7 @@ import pytest
 from argosy_operator.core.snapshot import names, revision
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.render import gateway, workload
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 from argosy_operator.shell import gather
 from argosy_operator.shell.boards import LEARN_S, LOOK_S, RolloutBoard
 from argosy_operator.shell.gather import Sources

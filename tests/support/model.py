@@ -41,7 +41,7 @@ from argosy_operator.core.snapshot.pods import (
 from argosy_operator.core.snapshot.snapshot import Clock, Issuer, LoopMemory, ReplicaSet, Snapshot
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.core.steps.drain import DRAIN_LEASE_S
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 from argosy_operator.shell.gather import Observed, compose
 from tests.support.replica_sets import COST, removed_first
 

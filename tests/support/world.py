@@ -18,7 +18,7 @@ from unittest.mock import patch
 from argosy_operator.adapters.protocols import ClusterError, Gateways
 from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.core.snapshot.snapshot import LoopMemory
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import UnfinishedError, round_of

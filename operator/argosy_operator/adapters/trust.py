@@ -1,6 +1,6 @@
 """Service-account tokens of this cluster: who signs them, and the operator's own.
 
-The API server publishes its issuer and public keys to every service account. `render/peers.py` puts
+The API server publishes its issuer and public keys to every service account. `render/fleet.py` puts
 them into the fleets' peers files, `engines.py` shows the operator's tokens to engines.
 """
 

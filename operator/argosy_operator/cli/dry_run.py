@@ -19,8 +19,7 @@ from argosy_operator.core.snapshot.objects import Object, is_owned
 from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
 from argosy_operator.core.steps.draft import REASONS
-from argosy_operator.render.images import Images, kept
-from argosy_operator.render.template import installed_by_gateways
+from argosy_operator.render.common import Images, installed_by_gateways, kept_images
 from argosy_operator.shell.gather import Sources, gather
 
 UNKNOWN = (
@@ -72,7 +71,7 @@ async def dry_run(
     selector = f"{names.FLEET}={fleet.name}"
     deployments = await cluster.list("Deployment", fleet.namespace, selector)
     owned = [d for d in deployments if is_owned(d, fleet.metadata.uid)]
-    images = kept(fleet, owned, default)
+    images = kept_images(fleet, owned, default)
     job = None
     if fleet.spec.model.fetch is not None:
         job = await cluster.get("Job", fleet.namespace, names.fetch_job(fleet.name))

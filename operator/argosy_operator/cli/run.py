@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from argosy_operator.adapters.prometheus.allowlist import Allowlist
     from argosy_operator.adapters.trust import Account
     from argosy_operator.api.model import PodTemplate
-    from argosy_operator.render.images import Images
+    from argosy_operator.render.common import Images
 
 Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
 PrometheusUrl = Annotated[str | None, typer.Option(help="URL of Prometheus.")]
@@ -175,7 +175,7 @@ def run(
 
 
 def _images(names: tuple[str, str, str], template: str | None) -> "Images":
-    from argosy_operator.render.images import Images
+    from argosy_operator.render.common import Images
 
     engine, gateway, fetch = names
     return Images(engine, gateway, _pod_template(template), fetch=fetch)

@@ -1,7 +1,6 @@
 """The Kubernetes objects of a fleet, as functions of its spec. Nothing here reads or writes.
 
-workload.py: the engine Deployment of a role; engines/ says how an engine is started. gateway.py:
-the gateway and the Service; pool.py: what stands in place of both. role.py: the ServingRole and its
-disruption budget. common.py: metadata and pod security of all of them. pods/: what users ask of
-pods, laid over these.
+workload.py: the engine Deployment of a role; engines.py says how an engine is started. gateway.py:
+the gateway and the Service. fetch.py: the Job that fetches a model. fleet.py: the objects besides.
+common.py: metadata, pod security, images and templates of all of them.
 """

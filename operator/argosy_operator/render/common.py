@@ -1,14 +1,23 @@
-"""What the children of a fleet have in common: metadata, and the restricted Pod Security profile.
+"""What the children of a fleet have in common: metadata, pod security, images and templates.
 
 All children are in the fleet's namespace and the fleet owns them. Kubernetes deletes them with the
-fleet, even when the operator is uninstalled.
+fleet, even when the operator is uninstalled. Templates of users are laid over a rendered pod, the
+farthest first: that of the operator's installation, fields of the spec such as engine.env, the
+fleet's, and that of the role; `core/snapshot/template.py` says what they may not change. A fleet
+keeps the images that it runs when the operator gets others (`spec.imageUpdates`), so that an
+upgrade of the operator replaces no pod.
 """
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
+from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.objects import Object
+from argosy_operator.core.snapshot.merge import merge, resolve
+from argosy_operator.core.snapshot.objects import Object, seconds
+from argosy_operator.core.snapshot.template import asked_of, installed_of
 
 UID = 65532
 """User of the images. Numeric, so that the kubelet can check runAsNonRoot without the image."""
@@ -27,6 +36,9 @@ DEREGISTER_S = 5
 MOUNTS = "/var/run/argosy"
 TOKEN_FILE = f"{MOUNTS}/{names.TOKEN_VOLUME}/token"
 TLS_DIR = f"{MOUNTS}/{names.TLS_VOLUME}"
+PEERS_FILE = "peers.json"
+PEERS_PATH = f"{MOUNTS}/{names.PEERS_VOLUME}/{PEERS_FILE}"
+"""Of the file of callers in the engine's container."""
 TOKEN_S = 24 * 3600
 """How long a token counts, s. The kubelet renews it after 80 % of it; the control plane may be away
 for the rest."""
@@ -215,7 +227,7 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
 # (`names.TEMPLATE`). Where only the number differs, the template stands, whichever is newer.
 
 
-def noted(deployment: Object, made_of: str, template: int) -> Object:
+def note_inputs(deployment: Object, made_of: str, template: int) -> Object:
     """The rendered Deployment with a note of the digest of its inputs and of the number of its
     template."""
     meta = deployment["metadata"]
@@ -224,7 +236,7 @@ def noted(deployment: Object, made_of: str, template: int) -> Object:
     return {**deployment, "metadata": {**meta, "annotations": annotations}}
 
 
-def standing(rendered: Object, live: Object | None) -> Object:
+def keep_template(rendered: Object, live: Object | None) -> Object:
     """What to apply: `rendered`, with the pod template of `live` if another number of the rendering
     code made it from the same inputs."""
     if live is None or _note(live, names.INPUTS) != _note(rendered, names.INPUTS):
@@ -240,3 +252,149 @@ def standing(rendered: Object, live: Object | None) -> Object:
 
 def _note(deployment: Object, name: str) -> str | None:
     return (deployment["metadata"].get("annotations") or {}).get(name)
+
+
+REQUESTS: Mapping[str, Mapping[str, str]] = {
+    names.ENGINE_CONTAINER: {"cpu": "100m", "memory": "256Mi"},
+    names.GATEWAY_ROLE: {"cpu": "100m", "memory": "128Mi"},
+    names.FETCH_ROLE: {"cpu": "100m", "memory": "128Mi"},
+}
+"""What a container requests of which nothing else is said: what it uses at rest. With any request a
+pod is not BestEffort, so it is not the first that a node in need ends."""
+
+
+def template_of(
+    fleet: ServingDeployment, role: str, installed: PodTemplate, own: Object | None = None
+) -> Object:
+    """Return what is laid over the pods of a role; gateway and fetch are roles here. `own` is what
+    other fields of the spec say of them."""
+    far = merge(installed_of(installed, role), own or {})
+    merged: Object = merge(far, asked_of(fleet.spec, role))
+    return merged
+
+
+def lay_over(pod: Object, template: Object, selector: Mapping[str, str]) -> Object:
+    """Return the rendered pod with the template over it. `selector` are the labels of the pods that
+    are spread, where a constraint does not say of which."""
+    whole: Object = resolve(merge(pod, template))
+    spec = whole["spec"]
+    for spread in spec.get("topologySpreadConstraints") or ():
+        if isinstance(spread, dict):
+            spread.setdefault("labelSelector", {"matchLabels": dict(selector)})
+    container = spec["containers"][0]
+    resources = container.get("resources") or {}
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    default = REQUESTS.get(container["name"], {})
+    requests = {k: v for k, v in default.items() if k not in requests | limits} | requests
+    parts = resources | {"requests": requests, "limits": limits}
+    container["resources"] = {name: part for name, part in parts.items() if part}
+    return whole
+
+
+def installed_with(live: Object | None, now: PodTemplate) -> PodTemplate:
+    """Return the template of the installation with which an engine Deployment was made.
+
+    Neither another value of the chart nor a newer operator replaces engine pods: these come with
+    the fleet's next revision. `live` is the Deployment as it exists, None for a new one, which gets
+    the template of now. So does one whose annotation cannot be read.
+    """
+    if live is None:
+        return now
+    text = ((live.get("metadata") or {}).get("annotations") or {}).get(names.INSTALLED)
+    try:
+        return PodTemplate() if text is None else PodTemplate.model_validate_json(text)
+    except ValueError:
+        return now
+
+
+def installed_by_gateways(deployments: Iterable[Object], now: PodTemplate) -> PodTemplate:
+    """Return the template of the installation as a fleet's gateways note it, `now` without any."""
+    for deployment in deployments:
+        role = (deployment["metadata"].get("labels") or {}).get(names.ROLE)
+        if role == names.GATEWAY_ROLE:
+            return installed_with(deployment, now)
+    return now
+
+
+def note_installed(installed: PodTemplate) -> dict[str, str]:
+    """Return the annotation from which `installed_with` reads the template again."""
+    body = installed.model_dump(exclude_defaults=True)
+    if not body:
+        return {}
+    return {names.INSTALLED: json.dumps(body, sort_keys=True, separators=(",", ":"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What the operator was installed with: images, as in a container's `image`.
+
+    imagePullPolicy is not set: Kubernetes pulls always for the tag latest, else if not present.
+    """
+
+    engine: str
+    """For fleets without spec.engine.image."""
+    gateway: str
+    template: PodTemplate = field(default_factory=PodTemplate)
+    """What the fleets' own templates are laid over."""
+    fetch: str = field(kw_only=True)
+    """Of the Jobs that fetch models."""
+
+    def having(self, others: Mapping[str, str]) -> "Images":
+        """The same with `others`, by container."""
+        return replace(
+            self,
+            engine=others.get("engine", self.engine),
+            gateway=others.get("gateway", self.gateway),
+        )
+
+
+def kept_images(fleet: ServingDeployment, deployments: Iterable[Object], default: Images) -> Images:
+    """Return the images that the fleet has or rolls out, `default` where it has none.
+
+    The status has them since the fleet's first round; without it, such as after a restore, those of
+    the newest of the fleet's `deployments` count.
+    """
+    said, chosen = fleet.status.images, dict[str, str]()
+    newest_first = sorted(deployments, key=_made_at, reverse=True)
+    for container in ("engine", "gateway"):
+        images = filter(None, (_image(deployment, container) for deployment in newest_first))
+        noted = getattr(said, container) if said is not None else None
+        chosen[container] = noted or next(images, str(getattr(default, container)))
+    return default.having(chosen)
+
+
+def choose_images(
+    fleet: ServingDeployment, deployments: Iterable[Object], default: Images, *, follows: bool
+) -> tuple[Images, dict[str, str]]:
+    """The images to render, and the operator's default ones that the fleet does not take.
+
+    `follows`: it takes them now, whatever the spec says.
+    """
+    images = kept_images(fleet, deployments, default)
+    others = newer_images(fleet, images, default)
+    if follows or fleet.spec.image_updates == "Follow":
+        return images.having(others), {}
+    return images, others
+
+
+def pod_images(fleet: ServingDeployment, images: Images) -> dict[str, str]:
+    """The images that the fleet's pods are rendered with, by container."""
+    return {"engine": fleet.spec.engine.image or images.engine, "gateway": images.gateway}
+
+
+def newer_images(fleet: ServingDeployment, used: Images, default: Images) -> dict[str, str]:
+    """The operator's default images that the fleet does not have, by container."""
+    asked = ("gateway",) if fleet.spec.engine.image else ("engine", "gateway")
+    others = {name: getattr(default, name) for name in asked}
+    return {name: image for name, image in others.items() if image != getattr(used, name)}
+
+
+def _image(deployment: Object, container: str) -> str:
+    template = deployment["spec"].get("template") or {}
+    containers = (template.get("spec") or {}).get("containers") or ()
+    return str(next((c.get("image", "") for c in containers if c["name"] == container), ""))
+
+
+def _made_at(deployment: Object) -> tuple[float, str]:
+    meta = deployment["metadata"]
+    return seconds(meta.get("creationTimestamp")) or 0.0, str(meta["name"])

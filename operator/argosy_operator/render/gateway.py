@@ -24,26 +24,28 @@ from argosy_operator.render.common import (
     GRACE_MARGIN_S,
     TLS_DIR,
     TOKEN_FILE,
+    Images,
     access,
     command_line,
     container_security,
     disruption_budget,
     http_probe,
     identity_env,
+    keep_template,
+    lay_over,
     liveness_probe,
     metadata,
-    noted,
+    note_inputs,
+    note_installed,
     pod_security,
     read_only_mount,
     scrape_annotations,
     spread,
-    standing,
+    template_of,
     tls_volume,
     token_volume,
 )
-from argosy_operator.render.images import Images
-from argosy_operator.render.peers import Callers
-from argosy_operator.render.template import annotation, lay_over, template_of
+from argosy_operator.render.fleet import Callers
 
 TEMPLATE = 4
 """Number of the pod template that this module writes. Raise it with every change of the template,
@@ -91,7 +93,7 @@ def objects(
         "token": shows_token,
         "certificate": certificate,
     }
-    front = standing(noted(front, digest(made_of), TEMPLATE), live)
+    front = keep_template(note_inputs(front, digest(made_of), TEMPLATE), live)
     return [
         *_access(fleet, callers.gateways),
         _service(fleet),
@@ -223,7 +225,7 @@ def _deployment(fleet: ServingDeployment, images: Images, template: Object) -> O
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(fleet) | {"annotations": annotation(images.template)},
+        "metadata": _metadata(fleet) | {"annotations": note_installed(images.template)},
         "spec": {
             **replicas,
             "revisionHistoryLimit": 2,

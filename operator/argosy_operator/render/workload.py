@@ -2,7 +2,7 @@
 
 What is in the template is either in `core.snapshot.revision.fields` or constant; the one exception
 is the drain timeout, which stays what it was when the Deployment was created (`drain_timeout_s`).
-A change of the template here or in `engines/` needs a new number in
+A change of the template here or in `engines.py` needs a new number in
 `core.snapshot.revision.TEMPLATE`.
 """
 
@@ -17,18 +17,19 @@ from argosy_operator.render.common import (
     container_security,
     http_probe,
     identity_env,
+    lay_over,
     liveness_probe,
     metadata,
+    note_installed,
     pod_security,
     read_only_mount,
     scrape_annotations,
     spread,
+    template_of,
     tls_volume,
     token_volume,
 )
-from argosy_operator.render.engines.kind import ROLE_FILE, WEIGHTS, EnginePod
-from argosy_operator.render.engines.table import EngineKind, kind_of
-from argosy_operator.render.template import annotation, lay_over, template_of
+from argosy_operator.render.engines import ROLE_FILE, WEIGHTS, EngineKind, EnginePod, kind_of
 
 USER = "argosy"
 """The user's name for programs that ask for it. Nothing depends on which name it is."""
@@ -48,7 +49,7 @@ def deployment(pod: EnginePod, replicas: int | None = None) -> Object:
     fleet, role, revision = pod.fleet, pod.role, pod.revision
     meta = metadata(fleet, names.engine_deployment(fleet.name, role, revision), role, revision)
     meta["annotations"] = {names.DRAIN_TIMEOUT: str(pod.drain_s)}
-    meta["annotations"] |= annotation(pod.installed)
+    meta["annotations"] |= note_installed(pod.installed)
     selector = names.selector(fleet.name, role, revision)
     template = {
         "metadata": {"labels": _labels(pod), "annotations": _annotations(pod, kind)},

@@ -28,7 +28,7 @@ from argosy_operator.adapters.prometheus.server import ServerAccess
 from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.adapters.trust import Account, ClusterTrust
 from argosy_operator.core.budgets import Budgets
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 from argosy_operator.shell import metrics
 from argosy_operator.shell.boards import BudgetBoard, RolloutBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once

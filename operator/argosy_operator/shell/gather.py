@@ -71,11 +71,22 @@ from argosy_operator.core.steps.gateways import is_rolled_out
 from argosy_operator.core.steps.goals import by_law, goals_of
 from argosy_operator.core.steps.gpu_types import as_chosen
 from argosy_operator.core.steps.models import as_fetched, may_have_job
-from argosy_operator.render import gateway, learnt, network, peers, role, workload
-from argosy_operator.render.common import noted, standing
-from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.images import Images, shown, taken
-from argosy_operator.render.models import fetch
+from argosy_operator.render import fetch, gateway, workload
+from argosy_operator.render.common import (
+    Images,
+    choose_images,
+    keep_template,
+    note_inputs,
+    pod_images,
+)
+from argosy_operator.render.engines import EnginePod
+from argosy_operator.render.fleet import (
+    Callers,
+    render_callers,
+    render_learnt,
+    render_network_policy,
+    render_roles,
+)
 from argosy_operator.shell.boards import BudgetBoard, RolloutBoard
 from argosy_operator.shell.concurrency import call_all
 
@@ -195,7 +206,7 @@ def compose(
     owned = _owned(seen.children, fleet)
     fleet = as_fetched(as_chosen(fleet, owned), seen.children)
     deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
-    images, others = taken(fleet, deployments.values(), default, follows=follows)
+    images, others = choose_images(fleet, deployments.values(), default, follows=follows)
     gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
     called = all(pod.tls for pod in gateways)
     engine_fleet = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
@@ -204,10 +215,10 @@ def compose(
     verifies = fleet.spec.verifies_peers
     shows_token = verifies or any(map(verifies_callers, deployments.values()))
     required = verifies and all(pod.shows_token for pod in gateways)
-    callers = peers.Callers.of(fleet, images, seen.pods)
-    trust = peers.objects(fleet, seen.issuer, callers, required=required)
-    wanted = [*(trust if shows_token else ()), *network.objects(fleet), *fetch.claim(fleet)]
-    wanted += _front(fleet, images, owned, callers, shows_token=shows_token) + role.all_of(fleet)
+    callers = Callers.of(fleet, images, seen.pods)
+    trust = render_callers(fleet, seen.issuer, callers, required=required)
+    wanted = [*(trust if shows_token else ()), *render_network_policy(fleet), *fetch.claim(fleet)]
+    wanted += _front(fleet, images, owned, callers, shows_token=shows_token) + render_roles(fleet)
     metrics, heard = _known(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
@@ -226,12 +237,12 @@ def compose(
         heard=heard,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
         proof_required=required,
-        images=shown(fleet, images),
+        images=pod_images(fleet, images),
         newer_images=others,
         fetch_job=fetch.job(fleet, images),
         fetch_pods=seen.fetch_pods,
         fetch_progress=seen.fetch_progress,
-        learnt=learnt.file(fleet),
+        learnt=render_learnt(fleet),
         memory=memory,
     )
 
@@ -272,7 +283,9 @@ def _engines(
     for name, _ in fleet.spec.active_roles():
         live = deployments.get(names.engine_deployment(fleet.name, name, asked.digits))
         pod = EnginePod.of(fleet, name, asked.digits, images, live)
-        engines[name] = standing(noted(workload.deployment(pod), asked.made_of, TEMPLATE), live)
+        engines[name] = keep_template(
+            note_inputs(workload.deployment(pod), asked.made_of, TEMPLATE), live
+        )
     return engines
 
 
@@ -442,7 +455,7 @@ def _front(
     fleet: ServingDeployment,
     images: Images,
     owned: Mapping[ChildKey, Object],
-    callers: peers.Callers,
+    callers: Callers,
     *,
     shows_token: bool,
 ) -> list[Object]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from argosy_operator.core.snapshot.objects import path
 from argosy_operator.core.snapshot.template import OWN_PATHS, OWN_VOLUMES, asked_of, refusals
 from argosy_operator.render import workload
-from argosy_operator.render.engines.kind import EnginePod
+from argosy_operator.render.engines import EnginePod
 from tests.render.fleets import IMAGES, fleet
 
 BOTH = ("prefill", "decode")

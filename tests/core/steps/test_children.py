@@ -14,7 +14,7 @@ from argosy_operator.core.snapshot.actions import (
     EventReason,
     Outcome,
 )
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 from tests.support.model import Model, converged, fleet
 
 WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}

@@ -21,7 +21,7 @@ from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.actions import Apply, Create
 from argosy_operator.core.snapshot.objects import Object
 from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 
 
 def render(

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from argosy_operator.api.model import PodTemplate
 from argosy_operator.core.snapshot.objects import path
 from argosy_operator.core.snapshot.template import refusals_of_installed
-from argosy_operator.render.images import Images
+from argosy_operator.render.common import Images
 
 IMAGES = ("engine", "gateway", "fetch", "operator", "pullSecrets")
 """The keys of `images`. The last two are of the operator's own pods."""

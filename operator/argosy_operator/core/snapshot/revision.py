@@ -19,7 +19,7 @@ from argosy_operator.core.snapshot.objects import Object, digest
 from argosy_operator.core.snapshot.template import asked_of
 
 TEMPLATE = 5
-"""Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
+"""Number of the pod template that render/{workload,engines}.py write. Raise it with every
 change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
 
 

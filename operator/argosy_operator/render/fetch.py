@@ -7,14 +7,15 @@ from argosy_operator.core.snapshot.objects import Object, digest
 from argosy_operator.core.snapshot.template import asked_of
 from argosy_operator.render.common import (
     UID,
+    Images,
     command_line,
     container_security,
     identity_env,
+    lay_over,
     metadata,
     pod_security,
+    template_of,
 )
-from argosy_operator.render.images import Images
-from argosy_operator.render.template import lay_over, template_of
 
 ROOT = "/models"
 """Where the Job writes the claim."""
