@@ -2,9 +2,8 @@
 
 import typer
 
-from argosy_operator.cli.kubectl.app import app
-from argosy_operator.cli.kubectl.completion import Flag, grammar
-from argosy_operator.cli.kubectl.exits import Exit
+from argosy_operator.cli.kubectl.app import Flag, app, grammar
+from argosy_operator.cli.kubectl.command import Exit
 
 INTRODUCTION = """\
 A plug-in of kubectl: any program `kubectl-argosy` on the PATH is `kubectl argosy`. `pipx install`

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY
+from argosy_operator.cli.run import DEFAULT_ENGINE, DEFAULT_GATEWAY
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

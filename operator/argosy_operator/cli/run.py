@@ -1,7 +1,6 @@
 """`argosy operator run`: reads the flags and starts the control loop of `shell/app.py`.
 
-In a cluster the flags come from the chart (charts/argosy/templates/operator.yaml).
-"""
+In a cluster the flags come from the chart (charts/argosy/templates/operator.yaml)."""
 
 import asyncio
 import logging
@@ -9,16 +8,26 @@ import os
 import re
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from argosy_operator.cli.images import (
-    DEFAULT_ENGINE,
-    DEFAULT_FETCH,
-    DEFAULT_GATEWAY,
-)
+if TYPE_CHECKING:
+    from argosy_operator.render.common import Images
+
+DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
+DEFAULT_FETCH = f"ghcr.io/argosy-serving/fetch:{version('argosy')}"
+DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
+
+
+def default_images() -> "Images":
+    """All of them, with the defaults of pods that an operator has whose chart sets none."""
+    from argosy_operator.render.common import Images
+
+    return Images(DEFAULT_ENGINE, DEFAULT_GATEWAY, fetch=DEFAULT_FETCH)
+
 
 _NAMESPACE_BUDGET = re.compile("(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=(?P<gpus>[0-9]{1,6})")
 _HEADER = re.compile(r"(?P<name>[A-Za-z0-9!#$%&'*+.^_`|~-]+)=(?P<value>[!-~]([ -~]*[!-~])?)")

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from argosy_operator.cli.kubectl.app import app, complete
-from argosy_operator.cli.kubectl.completion import completed, grammar
+from argosy_operator.cli.kubectl.app import app, complete, completed, grammar
 from tests.cli.kubectl.in_memory import World
 
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from argosy_operator.cli.kubectl.command import CommandError
 from argosy_operator.cli.kubectl.drain import Work, parse_duration, read_work
-from argosy_operator.cli.kubectl.exits import CommandError
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.names import ADMIN_PORT
 from argosy_operator.core.snapshot.objects import rfc3339

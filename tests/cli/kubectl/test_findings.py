@@ -10,10 +10,9 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from argosy_operator.cli.images import DEFAULT_FETCH, DEFAULT_GATEWAY
 from argosy_operator.cli.kubectl.app import main
-from argosy_operator.cli.kubectl.documents import documents
-from argosy_operator.cli.kubectl.findings import findings
+from argosy_operator.cli.kubectl.lint import documents, findings
+from argosy_operator.cli.run import DEFAULT_FETCH, DEFAULT_GATEWAY
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -144,7 +143,7 @@ def test_an_item_of_a_list_that_is_no_object_or_has_no_items_is_left_alone() -> 
 
 
 def test_only_values_that_aliases_add_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("argosy_operator.cli.kubectl.documents.MOST_VALUES", 20)
+    monkeypatch.setattr("argosy_operator.cli.kubectl.lint.MOST_VALUES", 20)
     read = [*documents(yaml.safe_dump(listed(FLEET, FLEET, FLEET)), "f.yaml")]
     assert [document.is_fleet for document in read] == [True] * 3
 

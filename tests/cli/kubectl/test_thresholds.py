@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from argosy_law.decide import decide
 from argosy_law.decision import RoleTarget, Rule
 from argosy_law.record import to_json
-from argosy_operator.cli.kubectl.thresholds import (
+from argosy_operator.cli.explanation import (
     FURTHEST,
     STEP,
     WHAT_TO_CHANGE,

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from argosy_operator.cli.kubectl.exits import CommandError, Exit
-from argosy_operator.cli.kubectl.options import Context, Kubeconfig, Namespace
+from argosy_operator.cli.kubectl.command import CommandError, Context, Exit, Kubeconfig, Namespace
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, rfc3339
 from argosy_operator.core.snapshot.pods import pod_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from argosy_operator.cli.kubectl.options import Context, Kubeconfig, Namespace
+from argosy_operator.cli.kubectl.command import Context, Kubeconfig, Namespace
 
 if TYPE_CHECKING:
     from argosy_operator.cli.kubectl.session import Cluster
@@ -33,7 +33,7 @@ def explain(
     kubeconfig: Kubeconfig = None,
 ) -> int:
     """Explain a fleet's last decision on replicas and what would change it, or the next plan."""
-    from argosy_operator.cli.kubectl.exits import CommandError
+    from argosy_operator.cli.kubectl.command import CommandError
     from argosy_operator.cli.kubectl.session import ask
 
     async def text(cluster: "Cluster") -> str:
@@ -49,9 +49,8 @@ def explain(
 
 def _last(fleet: "Object", output: str) -> str:
     """The last decision, and what would change it."""
-    from argosy_operator.cli.explanation import explanation
-    from argosy_operator.cli.kubectl.printed import as_yaml
-    from argosy_operator.cli.kubectl.thresholds import sentences
+    from argosy_operator.cli.explanation import explanation, sentences
+    from argosy_operator.cli.kubectl.command import as_yaml
 
     if output == "yaml":
         return as_yaml(fleet.get("status", {}).get("autoscaling", {}))
@@ -62,8 +61,8 @@ def _last(fleet: "Object", output: str) -> str:
 
 async def _plan(cluster: "Cluster", fleet: "Object", engine_image: str | None, output: str) -> str:
     from argosy_operator.cli.dry_run import dry_run, dry_run_output
-    from argosy_operator.cli.images import default_images
-    from argosy_operator.cli.kubectl.printed import as_yaml
+    from argosy_operator.cli.kubectl.command import as_yaml
+    from argosy_operator.cli.run import default_images
 
     run = await dry_run(cluster.objects, fleet, default_images(), engine_image)
     if output == "yaml":

@@ -21,7 +21,7 @@ from argosy_operator.adapters.access import Access, AccessError
 from argosy_operator.adapters.cluster import ApiCluster, classified
 from argosy_operator.adapters.lease import Term
 from argosy_operator.adapters.protocols import ClusterError
-from argosy_operator.cli.kubectl.exits import CommandError, Exit, refused, unknown_fleet
+from argosy_operator.cli.kubectl.command import CommandError, Exit, refused, unknown_fleet
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, is_owned
 from argosy_operator.core.snapshot.pods import owned_pods

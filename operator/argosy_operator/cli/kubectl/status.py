@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from argosy_operator.cli.explanation import WELL_WHEN_FALSE
-from argosy_operator.cli.kubectl.exits import CommandError, Exit
-from argosy_operator.cli.kubectl.options import (
+from argosy_operator.cli.kubectl.command import (
     AllNamespaces,
+    CommandError,
     Context,
+    Exit,
     Kubeconfig,
     Namespace,
     Output,
+    data,
+    items,
+    table,
 )
-from argosy_operator.cli.kubectl.printed import data, items, table
 from argosy_operator.core.snapshot.objects import Object, seconds
 
 if TYPE_CHECKING:

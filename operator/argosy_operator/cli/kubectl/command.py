@@ -1,11 +1,37 @@
-"""What went wrong, as one sentence and one exit status. Pure.
+"""What all verbs share: options, exit statuses, sentences of failures, and how they print. Pure.
 
 docs/reference/kubectl.md documents the statuses; scripts read them.
 """
 
+import json
+from collections.abc import Sequence
 from enum import IntEnum
+from typing import Annotated, Any, Literal
+
+import typer
 
 from argosy_operator.core.snapshot.actions import ErrorKind
+
+Namespace = Annotated[
+    str | None, typer.Option("-n", "--namespace", help="Default: the current context's.")
+]
+AllNamespaces = Annotated[
+    bool, typer.Option("-A", "--all-namespaces", help="Fleets of all namespaces.")
+]
+Context = Annotated[
+    str | None, typer.Option("--context", help="Context of the kubeconfig. Default: the current.")
+]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option(
+        "--kubeconfig", help="Default: $KUBECONFIG, else the pod's account or ~/.kube/config."
+    ),
+]
+Output = Annotated[
+    Literal["table", "wide", "json", "yaml"],
+    typer.Option("-o", "--output", help="table, wide, json or yaml."),
+]
+Files = Annotated[list[str], typer.Argument(help="Manifests in YAML or JSON; - is standard input.")]
 
 
 class Exit(IntEnum):
@@ -75,3 +101,35 @@ def unknown_fleet(name: str, namespace: str, others: list[str]) -> CommandError:
     """There is no such fleet; `others` are the fleets of the namespace."""
     there = f"it has {', '.join(sorted(others))}" if others else "it has none; try -A"
     return CommandError(f"there is no ServingDeployment {name} in namespace {namespace}: {there}")
+
+
+Row = Sequence[str]
+
+
+def table(head: Row, rows: Sequence[Row], indent: str = "") -> str:
+    """Columns as kubectl prints them: capitals above, three spaces between, nothing behind."""
+    lines = [tuple(cell.upper() for cell in head), *(tuple(c or "-" for c in row) for row in rows)]
+    wide = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    padded = ("   ".join(cell.ljust(w) for cell, w in zip(r, wide, strict=True)) for r in lines)
+    return "\n".join(f"{indent}{line}".rstrip() for line in padded)
+
+
+def as_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def as_yaml(value: Any) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000)
+    return text.rstrip("\n")
+
+
+def data(value: Any, output: str) -> str:
+    """The value as `output`, "json" or "yaml"."""
+    return as_json(value) if output == "json" else as_yaml(value)
+
+
+def items(objects: Sequence[Any]) -> dict[str, Any]:
+    """Objects as the list that `kubectl get -o json` prints."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(objects)}
