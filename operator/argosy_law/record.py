@@ -1,7 +1,7 @@
 """JSON of a scaling law's values, both ways: a published decision can be replayed.
 
 `core.steps.targets` writes a record to status and log; `kubectl argosy explain` and the tests read
-it. `core.steps.recall` keeps what the law has learnt over a restart in the same form. Dataclasses
+it. `core.steps.targets` keeps what the law has learnt over a restart in the same form. Dataclasses
 are written by their fields. Signals are `{"value": v, "at": t}`, `{"idle": t}` and `{"unknown":
 reason}`.
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.core.status.decided import PROBLEM_OF_CODE
+from argosy_operator.core.status.facts import PROBLEM_OF_CODE
 from tests.support.sources import parsed
 
 PACKAGE = Path(__file__).parents[2] / "operator/argosy_operator"

@@ -1,6 +1,6 @@
 """Which differences of a child are ours to mend, and who made them."""
 
-from argosy_operator.core.snapshot.ownership import (
+from argosy_operator.core.snapshot.objects import (
     changed_by,
     differences,
     owner_of_replicas,

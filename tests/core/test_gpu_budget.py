@@ -14,7 +14,7 @@ from argosy_operator.core.budgets import Bid, Budgets, Fleet
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.snapshot import Snapshot
-from argosy_operator.core.steps.bids import bid_of, gpus_held, gpus_targeted
+from argosy_operator.core.steps.targets import bid_of, gpus_held, gpus_targeted
 from argosy_operator.shell.boards import LEARN_S, BudgetBoard
 from tests.scaling.test_decide import metrics
 from tests.support.model import Model, converged, fleet

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.warnings.spec import warnings
+from argosy_operator.core.warnings import warnings
 from tests.support.model import fleet
 
 SLO = {"ttft": {"target": "200ms"}, "tpot": {"target": "50ms"}}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.snapshot.ownership import owner_of_replicas
+from argosy_operator.core.snapshot.objects import owner_of_replicas
 from tests.support.model import Model, fleet
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.cli.run import _pod_template
 from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.ownership import differences
+from argosy_operator.core.snapshot.objects import differences
 from argosy_operator.core.snapshot.pods import Pod, pod_of
-from argosy_operator.core.snapshot.revision import fields, revision
+from argosy_operator.core.snapshot.snapshot import fields, revision
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.common import PEERS_FILE, Images, installed_by_gateways
 from argosy_operator.render.engines import EnginePod

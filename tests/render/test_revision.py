@@ -6,7 +6,7 @@ import json
 import pytest
 
 from argosy_operator.core.snapshot.names import DRAIN_TIMEOUT
-from argosy_operator.core.snapshot.revision import (
+from argosy_operator.core.snapshot.snapshot import (
     TEMPLATE,
     drain_timeout_s,
     fields,
@@ -246,7 +246,9 @@ def test_a_changed_template_of_pods_with_defaults_raises_its_number() -> None:
     made = [deployment(fleet(), role, live=live) for role in ("prefill", "decode")]
     text = json.dumps([one["spec"]["template"] for one in made], sort_keys=True)
     found = hashlib.sha256(text.encode()).hexdigest()[:8]
-    assert (TEMPLATE, found) == (5, "b1dbfe19"), "raise core.revision.TEMPLATE, then pin again"
+    assert (TEMPLATE, found) == (5, "b1dbfe19"), (
+        "raise core.snapshot.snapshot.TEMPLATE, then pin again"
+    )
 
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():

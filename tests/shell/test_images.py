@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.snapshot import names, revision
+from argosy_operator.core.snapshot import names, snapshot
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.render import gateway, workload
 from argosy_operator.render.common import Images
@@ -231,7 +231,7 @@ def templates_of(store: Store) -> dict[str, Any]:
 def another_operator(patch: pytest.MonkeyPatch) -> None:
     """An operator whose pods look otherwise: of engines, and of gateways."""
     patch.setattr(gather, "TEMPLATE", 99)
-    patch.setattr(revision, "TEMPLATE", 99)
+    patch.setattr(snapshot, "TEMPLATE", 99)
     patch.setattr(gateway, "TEMPLATE", 99)
     patch.setattr(workload, "GRACE_MARGIN_S", 77)
     patch.setattr(gateway, "GRACE_MARGIN_S", 77)

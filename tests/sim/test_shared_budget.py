@@ -60,7 +60,7 @@ def day(peak_at: float, seed: int) -> Trace:
 
 @dataclass
 class Shared:
-    """One fleet and its law; it bids as `core/steps/bids.py` does."""
+    """One fleet and its law; it bids as `core/steps/targets.py` does."""
 
     name: Fleet
     world: World

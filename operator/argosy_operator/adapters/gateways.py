@@ -3,7 +3,7 @@ Pods that fetch a model say on theirs how far they are.
 
 A gateway that does not answer, or an older one that does not know the path, names nobody and says
 nothing about its requests and settings. Names are compared with the fleet's own pods later
-(`core/status/findings.py`, `core/steps/recycling`).
+(`core/status/facts.py`, `core/steps/recycling`).
 """
 
 import asyncio

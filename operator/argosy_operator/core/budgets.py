@@ -1,6 +1,6 @@
 """GPU budgets that fleets share: what each fleet asks for, and what each may hold.
 
-Bids are made in each round by `core/steps/bids.py` and collected by `shell/boards.py`;
+Bids are made in each round by `core/steps/targets.py` and collected by `shell/boards.py`;
 `allocate` gives each fleet its cap. All numbers are GPUs, unless said otherwise.
 """
 

@@ -20,6 +20,7 @@ from argosy_operator.core.snapshot.actions import (
 from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot
 from argosy_operator.core.steps.children import (
     apply_children,
+    await_settings,
     create_workloads,
     learn_accepted_drift,
 )
@@ -27,21 +28,23 @@ from argosy_operator.core.steps.draft import LOOK_AGAIN_S, Draft, StepReason
 from argosy_operator.core.steps.drain import retire_old_revisions, scale_deployments
 from argosy_operator.core.steps.failures import (
     back_off_failed_actions,
+    back_off_field_conflicts,
     learn_failures,
+    learn_field_conflicts,
     look_at_taken_names_s,
     next_try_s,
 )
-from argosy_operator.core.steps.field_conflicts import (
-    back_off_field_conflicts,
-    learn_field_conflicts,
-)
 from argosy_operator.core.steps.flips import flip_roles
-from argosy_operator.core.steps.gateways import await_settings
 from argosy_operator.core.steps.gpu_types import choose_gpu_types
 from argosy_operator.core.steps.models import fetch_model
-from argosy_operator.core.steps.recall import learn_written, read_learnt, write_learnt
 from argosy_operator.core.steps.recycling import recycle_pods
-from argosy_operator.core.steps.targets import choose_targets, scale_roles
+from argosy_operator.core.steps.targets import (
+    choose_targets,
+    learn_written,
+    read_learnt,
+    scale_roles,
+    write_learnt,
+)
 
 
 def skip_if_deleting(snapshot: Snapshot, draft: Draft) -> Draft:

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field, replace
 from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.merge import merge, resolve
 from argosy_operator.core.snapshot.objects import Object, seconds
-from argosy_operator.core.snapshot.template import asked_of, installed_of
+from argosy_operator.core.snapshot.template import asked_of, installed_of, merge, resolve
 
 UID = 65532
 """User of the images. Numeric, so that the kubelet can check runAsNonRoot without the image."""

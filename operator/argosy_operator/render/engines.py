@@ -20,7 +20,7 @@ from argosy_operator.api.v1alpha1.engine import EngineType
 from argosy_operator.api.v1alpha1.roles import NVIDIA, GpuType
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object
-from argosy_operator.core.snapshot.revision import drain_timeout_s, whole_seconds
+from argosy_operator.core.snapshot.snapshot import drain_timeout_s, whole_seconds
 from argosy_operator.render.common import (
     PEERS_PATH,
     TLS_DIR,

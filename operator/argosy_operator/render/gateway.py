@@ -18,7 +18,7 @@ from typing import Any
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, digest, seconds
-from argosy_operator.core.snapshot.revision import whole_seconds
+from argosy_operator.core.snapshot.snapshot import whole_seconds
 from argosy_operator.render.common import (
     DEREGISTER_S,
     GRACE_MARGIN_S,

@@ -1,9 +1,9 @@
 """The engine Deployment of one role and revision; its pod template never changes.
 
-What is in the template is either in `core.snapshot.revision.fields` or constant; the one exception
+What is in the template is either in `core.snapshot.snapshot.fields` or constant; the one exception
 is the drain timeout, which stays what it was when the Deployment was created (`drain_timeout_s`).
 A change of the template here or in `engines.py` needs a new number in
-`core.snapshot.revision.TEMPLATE`.
+`core.snapshot.snapshot.TEMPLATE`.
 """
 
 import posixpath

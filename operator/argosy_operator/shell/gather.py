@@ -49,28 +49,26 @@ from argosy_operator.core.snapshot.pods import (
     owned_pods,
     pod_of,
 )
-from argosy_operator.core.snapshot.revision import (
-    TEMPLATE,
-    as_rolled_out,
-    certificate_of,
-    inputs,
-    made_from,
-    revision,
-    verifies_callers,
-)
 from argosy_operator.core.snapshot.snapshot import (
+    TEMPLATE,
     Clock,
     Issuer,
     LoopMemory,
     ReplicaSet,
     Snapshot,
+    as_rolled_out,
+    certificate_of,
+    inputs,
+    made_from,
+    revision,
     role_of,
+    verifies_callers,
 )
-from argosy_operator.core.steps.bids import gpus_targeted
-from argosy_operator.core.steps.gateways import is_rolled_out
+from argosy_operator.core.steps.children import is_rolled_out
 from argosy_operator.core.steps.goals import by_law, goals_of
 from argosy_operator.core.steps.gpu_types import as_chosen
 from argosy_operator.core.steps.models import as_fetched, may_have_job
+from argosy_operator.core.steps.targets import gpus_targeted
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.common import (
     Images,

@@ -18,7 +18,7 @@ from argosy_operator.core.snapshot.objects import FleetKey, Object
 from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, Snapshot
 from argosy_operator.core.status.numbers import errors_of
 from argosy_operator.core.status.problems import next_overdue_s
-from argosy_operator.core.steps.bids import bid_of
+from argosy_operator.core.steps.targets import bid_of
 from argosy_operator.shell import metrics
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.snapshot.ownership import differences, readable, signed
+from argosy_operator.core.snapshot.objects import differences, readable, signed
 
 
 def item(name: str, **more: Any) -> list[Any]:

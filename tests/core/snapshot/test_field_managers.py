@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from argosy_operator.core.snapshot.ownership import changed_by, owner_of_replicas
+from argosy_operator.core.snapshot.objects import changed_by, owner_of_replicas
 
 REPLICAS = {"f:spec": {"f:replicas": {}}}
 REST = {"f:spec": {".": {}, "f:fleet": {}, "f:role": {}}}

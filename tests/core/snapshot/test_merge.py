@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.snapshot.merge import MERGE_KEYS, SETS, merge, resolve
+from argosy_operator.core.snapshot.template import MERGE_KEYS, SETS, merge, resolve
 
 SCALARS = st.one_of(st.none(), st.integers(0, 3), st.sampled_from(["a", "b"]))
 FIELDS = st.sampled_from(["a", "b", "env", "volumes", "tolerations", "containers", "args"])

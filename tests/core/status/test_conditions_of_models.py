@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_operator.core.snapshot.pods import FetchProgress, Pod
-from argosy_operator.core.status.sentences import _in_steps
+from argosy_operator.core.status.table import _in_steps
 from tests.core.status.worlds import GATEWAY, Row, World, pod, status, told
 
 URI, CLAIM = "hf://org/tiny@main", "chat-model"

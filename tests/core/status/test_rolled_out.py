@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.steps.gateways import LOOK_S, UNHEARD_S
+from argosy_operator.core.steps.children import LOOK_S, UNHEARD_S
 from tests.support.model import READ_S, Model, condition, converged, fleet
 
 PAIR = {role: {"replicas": {"min": 1, "max": 4}} for role in ("prefill", "decode", "colocated")}

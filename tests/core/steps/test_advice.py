@@ -8,8 +8,8 @@ from argosy_operator.api.model import dump
 from argosy_operator.cli.explanation import explanation
 from argosy_operator.core.snapshot.actions import Scale
 from argosy_operator.core.status.compose import status_of
-from argosy_operator.core.steps.bids import bid_of
 from argosy_operator.core.steps.draft import StepReason
+from argosy_operator.core.steps.targets import bid_of
 from tests.scaling.known import metrics
 from tests.support.model import Model, condition, converged
 

@@ -10,7 +10,7 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.budgets import Bid
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.steps.bids import bid_of, gpus_held, gpus_targeted
+from argosy_operator.core.steps.targets import bid_of, gpus_held, gpus_targeted
 from tests.support.model import Model, fleet
 
 PAIR: dict[str, Any] = {

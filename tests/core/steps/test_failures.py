@@ -17,7 +17,7 @@ from argosy_operator.core.snapshot.actions import (
     key_of,
 )
 from argosy_operator.core.snapshot.snapshot import Failure
-from argosy_operator.core.steps.failures import is_stuck, learn_failures, next_try_s, shown
+from argosy_operator.core.steps.failures import is_stuck, learn_failures, list_failures, next_try_s
 from tests.support.model import Model, converged
 
 DELETE = Delete("PodDisruptionBudget", "old", "uid")
@@ -131,9 +131,9 @@ def failure(error: ErrorKind, times: int = 1, since: float = 0.0, what: str = "a
 def test_a_race_is_shown_from_its_fourth_attempt_and_another_error_at_once() -> None:
     races = [ErrorKind.CONFLICT, ErrorKind.EXISTS, ErrorKind.NOT_FOUND, ErrorKind.GONE]
     for error in races:
-        assert shown({"k": failure(error, 3)}) == []
-        assert len(shown({"k": failure(error, 4)})) == 1
-    assert len(shown({"k": failure(ErrorKind.FORBIDDEN)})) == 1
+        assert list_failures({"k": failure(error, 3)}) == []
+        assert len(list_failures({"k": failure(error, 4)})) == 1
+    assert len(list_failures({"k": failure(ErrorKind.FORBIDDEN)})) == 1
 
 
 def test_failures_are_shown_the_oldest_first_and_then_by_object() -> None:
@@ -142,7 +142,7 @@ def test_failures_are_shown_the_oldest_first_and_then_by_object() -> None:
         "y": failure(ErrorKind.FAILED, since=1.0, what="c"),
         "z": failure(ErrorKind.FAILED, since=1.0, what="b"),
     }
-    assert [one.what for one in shown(failed)] == ["b", "c", "a"]
+    assert [one.what for one in list_failures(failed)] == ["b", "c", "a"]
 
 
 def test_a_failure_of_five_minutes_needs_a_person() -> None:

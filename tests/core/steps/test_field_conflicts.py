@@ -4,7 +4,7 @@ import pytest
 
 from argosy_operator.core.snapshot.actions import Apply, EventReason, Scale, key_of
 from argosy_operator.core.snapshot.snapshot import role_of
-from argosy_operator.core.steps.field_conflicts import (
+from argosy_operator.core.steps.failures import (
     FREE,
     LONGEST_PAUSE_S,
     QUIET_S,

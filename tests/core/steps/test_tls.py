@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.snapshot import names, revision
-from argosy_operator.core.snapshot.revision import certificate_of
+from argosy_operator.core.snapshot import names, snapshot
+from argosy_operator.core.snapshot.snapshot import certificate_of
 from argosy_operator.shell import gather
 from tests.support.model import Model, condition, converged, fleet
 
@@ -80,7 +80,7 @@ def test_engines_with_tls_of_another_operator_stay_while_a_gateway_is_replaced(
 ) -> None:
     with monkeypatch.context() as newer:
         newer.setattr(gather, "TEMPLATE", 99)
-        newer.setattr(revision, "TEMPLATE", 99)
+        newer.setattr(snapshot, "TEMPLATE", 99)
         model = converged(**PAIR, security=TLS)
     before = engines(model)
     gateways(model, tls=False)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.revision import verifies_callers
+from argosy_operator.core.snapshot.snapshot import verifies_callers
 from tests.support.model import ISSUER, Model, condition, converged, fleet
 
 PAIR = {"mode": "disaggregated"}

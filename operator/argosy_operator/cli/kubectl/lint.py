@@ -16,7 +16,7 @@ from argosy_operator.api.crd import serving_deployments
 from argosy_operator.api.v1alpha1 import GROUP, VERSION, ServingDeployment
 from argosy_operator.cli.kubectl.command import CommandError, Exit, Files, data
 from argosy_operator.core.snapshot.objects import Place, path
-from argosy_operator.core.warnings.spec import warnings
+from argosy_operator.core.warnings import warnings
 
 KIND = "ServingDeployment"
 LISTS = ("List", f"{KIND}List")

@@ -15,8 +15,15 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Outcome
 from argosy_operator.core.snapshot.objects import Object, rfc3339
 from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
-from argosy_operator.core.status.facts import Standing, facts_of, facts_of_standing
-from argosy_operator.core.status.findings import Findings
+from argosy_operator.core.status.facts import (
+    Fact,
+    Facts,
+    Findings,
+    Overdue,
+    Standing,
+    facts_of,
+    facts_of_standing,
+)
 from argosy_operator.core.status.numbers import (
     autoscaling_status,
     error_budget_status,
@@ -26,8 +33,7 @@ from argosy_operator.core.status.numbers import (
     roles_status,
     slo_column,
 )
-from argosy_operator.core.status.sentences import FOREIGN, messages_of
-from argosy_operator.core.status.table import ROLE_TABLE, Fact, Facts, Overdue, conditions_of
+from argosy_operator.core.status.table import FOREIGN, ROLE_TABLE, conditions_of, messages_of
 from argosy_operator.core.steps.draft import Draft
 
 

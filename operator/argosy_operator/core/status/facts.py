@@ -1,26 +1,214 @@
-"""Facts about one round. `TABLE` decides which condition each one sets."""
+"""Facts about one round. `TABLE` decides which condition each one sets.
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+`Findings` is the round, looked at once: the snapshot, the draft that the chain left, the outcomes
+of its actions, and what the scaling law decided last. That decision is in the loop's memory, so it
+is also known in the rounds between two decisions. Whether requests arrive and why metrics are
+unavailable is known in the round of a decision alone; the other rounds read it back from the
+condition MetricsAvailable.
+"""
 
-from argosy_law.decision import lacks_metrics, not_judged
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum, unique
+from typing import Any
+
+from argosy_law.decision import Decision, Rule, lacks_metrics, not_judged
+from argosy_law.observe import Idle
+from argosy_law.signals.validity import why_unavailable
 from argosy_law.slo import Alert, lasting
 from argosy_operator.api.conditions import ConditionType, Reason
+from argosy_operator.api.model import dump
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.api.v1alpha1.status import Condition
 from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.actions import Outcome
 from argosy_operator.core.snapshot.objects import Object, child_key, is_owned
 from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.snapshot.revision import verifies_callers
-from argosy_operator.core.snapshot.snapshot import Snapshot
-from argosy_operator.core.status.decided import facts_of_decision, no_requests
-from argosy_operator.core.status.findings import Findings
-from argosy_operator.core.status.numbers import errors_of, fronts, slo_column, without_room
-from argosy_operator.core.status.table import Fact, Facts, Overdue
-from argosy_operator.core.steps import field_conflicts
-from argosy_operator.core.steps.failures import is_stuck
-from argosy_operator.core.steps.gateways import is_rolled_out
-from argosy_operator.core.steps.goals import at_zero, by_law
+from argosy_operator.core.snapshot.snapshot import Failure, Snapshot, verifies_callers
+from argosy_operator.core.status.numbers import (
+    errors_of,
+    fronts,
+    goodput_status,
+    slo_column,
+    without_room,
+)
+from argosy_operator.core.status.problems import (
+    Problem,
+    conflicts_of,
+    failed_writes,
+    problems_of,
+)
+from argosy_operator.core.steps.children import InUse, in_use, is_rolled_out
+from argosy_operator.core.steps.draft import Draft
+from argosy_operator.core.steps.failures import STUCK_S, describe_conflicts, is_stuck
+from argosy_operator.core.steps.goals import at_zero, by_law, goals_of
 from argosy_operator.core.steps.models import live_job
+
+
+@unique
+class Fact(StrEnum):
+    """What can be true of a fleet. The value is the fact in words, as the documentation shows it.
+
+    A `Reason` is used as a fact too: it holds when a problem with this reason was found.
+    """
+
+    # The spec
+    PAUSED = "spec.paused is true"
+    ZERO_REPLICAS = "every role has 0 replicas, as the spec asks"
+    AT_ZERO = "nobody uses the fleet, and by spec.autoscaling.scaleToZero it has no replicas"
+    WAKING = "the fleet was at zero before, and has not served since"
+    DISAGGREGATED = "spec.mode is disaggregated"
+    SLO_SET = "spec.slo is set"
+    POLICY_EXTERNAL = "spec.autoscaling.policy is External"
+    ADVISORY = "spec.autoscaling.advisory is true"
+    POLICY_NONE = "spec.autoscaling.policy is None"
+    LAW_SCALED = "spec.autoscaling.policy is Goodput and spec.slo is set"
+    MODEL_IN_PLACE = "spec.model.uri needs no fetching, and no Job of a fetching is left"
+    MODEL_MISSING = "spec.model.uri is to be fetched, and the model is not there yet"
+    # Pods
+    # One colocated pod, or a prefill and a decode pod of one revision.
+    SERVABLE = "a complete set of engine pods serves"
+    WAS_SERVING = "the fleet answered requests before this round"
+    PREFILL_SERVES = "a prefill pod serves"
+    DECODE_SERVES = "a decode pod serves"
+    REVISIONS_DIFFER = "prefill and decode pods serve, but none of them are of one revision"
+    DECODE_ALONE = "a disaggregated fleet has lost its prefill pods, and a decode pod serves"
+    GATEWAY_READY = "a gateway pod is ready"
+    PODS_MISSING = "fewer pods serve than are wanted"
+    BELOW_MINIMUM = "fewer engine or gateway pods serve than the least that the spec asks for"
+    ROLLING_OUT = "pods of an older revision or mode still exist"
+    FRONT_ROLLING = "gateway pods are not as the spec asks, or older ones still exist"
+    ROLLED_OUT_BEFORE = "RolledOut was True of this metadata.generation before"
+    PODS_LEAVING = "pods are draining"
+    GPU_TYPE_LEFT = "within a day a role has left one of its gpuTypes, which had no room"
+    # A role by itself
+    ROLE_LACKS_PODS = "fewer pods of the role serve than it is to have"
+    ASKS_FOR_MORE = "others scale the ServingRole, and it asks for more than replicas.max"
+    ASKS_FOR_LESS = "others scale the ServingRole, and it asks for less than replicas.min"
+    # Objects of the API server
+    NAME_TAKEN = "an object with another owner has a name that the fleet needs"
+    SERVICE_NAME_TAKEN = "a Service with another owner has the fleet's name"
+    WRITE_FAILS = "an object cannot be written"
+    DEPLOYMENT_WRITE_FAILS = "a Deployment cannot be written"
+    WRITE_STUCK = f"an object could not be written for {STUCK_S / 60:.0f} minutes"
+    FIELD_CONTESTED = "another writer keeps changing what the operator writes"
+    # Who may call the engines
+    VERIFICATION_OFF = "spec.security.verifyPeers is false"
+    OTHER_ENGINE = "spec.engine.type is not argosy"
+    KEYS_UNKNOWN = "the API server has not said who signs its tokens"
+    PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
+    NO_TLS = "spec.security.tls is not set"
+    CERTIFICATE_NOT_USED = "a pod runs without the certificate"
+    ENGINE_STARTED = "an engine pod has started"
+    WAS_ENCRYPTED = "the status before this round said that calls are encrypted"
+    # Gateways
+    HANDOVERS_FAIL = "a gateway names pods whose handovers failed twice in a row"
+    GATEWAYS_SCALED = "spec.routing.autoscaling is set"
+    GATEWAYS_BY_OTHERS = "spec.routing.autoscaling.policy is External"
+    AUTOSCALER_ACTIVE = "the gateways' HorizontalPodAutoscaler says that it scales"
+    AUTOSCALER_BLIND = "the gateways' HorizontalPodAutoscaler says that it cannot scale"
+    SETTINGS_PENDING = "a ready gateway does not use the settings of the spec"
+    SETTINGS_REFUSED = "a ready gateway cannot use the settings of the spec"
+    SETTINGS_UNKNOWN = "a ready gateway does not answer, and the settings are new"
+    # The scaling law's last decision, and what it measured
+    DECIDED = "the scaling law has decided since the operator started"
+    METRICS_UNAVAILABLE = "the last decision had no usable metrics"
+    GATEWAYS_ALONE = "Prometheus has no usable metrics, and the gateways say what their load is"
+    GATEWAY_SILENT = "Prometheus has no fresh samples of some ready gateway pod"
+    NO_REQUESTS = "no request arrives"
+    ATTAINMENT_KNOWN = "the share of requests within spec.slo is measured"
+    GOAL_MET = "that share is at least spec.slo.attainment"
+    ERRORS_KNOWN = "requests were judged, and their burn rates are known"
+    BURNS_FAST = "status.errorBudget asks for a page, or did and both windows still burn at half"
+    BURNS_SLOWLY = "status.errorBudget asks for a ticket, or did and both still burn at half"
+    SIZED = "the last decision sized a role from its load"
+    GPU_BUDGET_BOUND = "a GPU budget limited the last decision"
+    MAX_REPLICAS_BOUND = (
+        "a role's replicas.max, or an open schedule's max, limited the last decision"
+    )
+    TTFT_UNREACHABLE = "a request alone in the fleet misses spec.slo.ttft.target"
+    TPOT_UNREACHABLE = "a request alone in the fleet misses spec.slo.tpot.target"
+    CAPACITY_RELEARNT = "the capacity of a replica is being measured again"
+    SIGNALS_UNKNOWN = "a metric that a role's size depends on is unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A problem that waiting does not solve, or that has lasted for spec.progressDeadline."""
+
+    reason: Reason
+
+
+Facts = frozenset[Fact | Reason | Overdue]
+
+METRICS_PROBLEMS = (
+    Reason.NO_PROMETHEUS,
+    Reason.PROMETHEUS_NOT_ALLOWED,
+    Reason.PROMETHEUS_UNREACHABLE,
+    Reason.NO_TARGETS,
+    Reason.GATEWAY_SILENT,
+    Reason.STALE,
+    Reason.NOT_A_NUMBER,
+)
+"""Why metrics are unavailable, where the cause has a reason of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """One round of one fleet, as status needs it."""
+
+    snapshot: Snapshot
+    draft: Draft
+    problems: tuple[Problem, ...]
+    failed_writes: tuple[Failure, ...]
+    """Writes that fail for a reason without a `Problem` of its own, such as a broken webhook."""
+    conflicts: tuple[str, ...]
+    """Objects of others that hold one of the fleet's names, as kind/name."""
+    missing: Mapping[str, int]
+    """Serving pods that each role lacks."""
+    below: Mapping[str, int]
+    """Pods that each role and the gateway lack until the spec's minimum serves."""
+    goodput: dict[str, Any] | None
+    """What users got, as status writes it."""
+    decision: Decision | None
+    """The scaling law's last decision; None where it does not scale this fleet."""
+    failing_pairs: tuple[tuple[str, str, str], ...]
+    """Prefill pod, decode pod and reason of handovers that failed twice in a row or more."""
+    metrics_problem: Reason | None
+    """Why the metrics are unavailable, if that has a reason of its own."""
+    settings: InUse
+    """Which gateways may not use the settings of the spec."""
+    autoscaler: str | None
+    """Why the gateways' HorizontalPodAutoscaler cannot scale; "": it can. None: it has not said."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, draft: Draft, outcomes: tuple[Outcome, ...]) -> "Findings":
+        spec = snapshot.fleet.spec
+        roles = [role for role, _ in spec.active_roles()]
+        zero = at_zero(spec, draft.targets)
+        serving = {role: sum(pod.serving for pod in snapshot.current(role)) for role in roles}
+        # A fleet at zero answers no requests: its last figures are out of date.
+        goodput = None if zero else goodput_status(snapshot, due=draft.figures_due)
+        before = snapshot.fleet.status.goodput
+        # Goodput changes before it is due when traffic starts or ends, or the verdict changes. All
+        # figures are updated then, so that none of them follows up to 30 s later in a write of its
+        # own. Burn rates change once more when misses leave their windows.
+        due = draft.figures_due or goodput != (dump(before) if before is not None else None)
+        return cls(
+            snapshot=snapshot,
+            draft=replace(draft, figures_due=due),
+            problems=problems_of(snapshot, draft.memory.failed),
+            failed_writes=failed_writes(draft.memory.failed),
+            conflicts=conflicts_of(draft, outcomes),
+            missing={r: max(0, draft.targets.get(r, 0) - serving[r]) for r in roles},
+            below=_below(snapshot, draft, serving),
+            goodput=goodput,
+            decision=draft.memory.decision if by_law(spec) else None,
+            failing_pairs=_failing_pairs(snapshot),
+            metrics_problem=metrics_problem(snapshot),
+            settings=in_use(snapshot),
+            autoscaler=_autoscaler(snapshot),
+        )
 
 
 def facts_of(findings: Findings) -> Facts:
@@ -170,7 +358,7 @@ def _of_objects(findings: Findings) -> dict[Fact, bool]:
         Fact.DEPLOYMENT_WRITE_FAILS: any(failure.builds for failure in failed),
         Fact.WRITE_STUCK: any(is_stuck(failure, snapshot.monotonic) for failure in failed),
         Fact.HANDOVERS_FAIL: bool(findings.failing_pairs),
-        Fact.FIELD_CONTESTED: bool(field_conflicts.shown(findings.draft.memory.field_conflicts)),
+        Fact.FIELD_CONTESTED: bool(describe_conflicts(findings.draft.memory.field_conflicts)),
     }
 
 
@@ -270,3 +458,109 @@ def _was_serving(before: Iterable[Condition]) -> bool:
             ):
                 return True
     return False
+
+
+_FAILURES = 2
+"""In a row. A single failure is no finding: pods that end break what they hand over."""
+
+
+def _below(snapshot: Snapshot, draft: Draft, serving: Mapping[RoleName, int]) -> dict[str, int]:
+    """A fleet at zero, and one whose minimum is not reached on purpose, lacks none."""
+    least = {
+        role: min(draft.targets.get(role, 0), settings.replicas.min)
+        for role, settings in snapshot.fleet.spec.active_roles()
+    }
+    lacks: dict[str, int] = {role: max(0, wanted - serving[role]) for role, wanted in least.items()}
+    return lacks | {front.role: front.lacks for front in fronts(snapshot)}
+
+
+def _autoscaler(snapshot: Snapshot) -> str | None:
+    """By its conditions: AbleToScale is about the Deployment, ScalingActive about the metrics."""
+    name = names.gateway(snapshot.fleet.name)
+    live = snapshot.owned("HorizontalPodAutoscaler").get(name) or {}
+    conditions = (live.get("status") or {}).get("conditions") or ()
+    said = {c["type"]: c for c in conditions}
+    for kind in ("AbleToScale", "ScalingActive"):
+        if said.get(kind, {}).get("status") == "False":
+            message = str(said[kind].get("message", "")).strip().rstrip(".")
+            return f"{said[kind].get('reason', kind)}: {message or 'no reason was given'}"
+    return "" if said.get("ScalingActive", {}).get("status") == "True" else None
+
+
+def _failing_pairs(snapshot: Snapshot) -> tuple[tuple[str, str, str], ...]:
+    """Each pair once, and only those of pods that serve."""
+    prefills, decodes = (
+        {pod.name for pod in snapshot.pods if pod.role == role and pod.serving}
+        for role in ("prefill", "decode")
+    )
+    found = {
+        (pair.prefill, pair.decode): pair.reason
+        for pair in sorted(snapshot.handovers.failing, reverse=True)
+        if pair.failures >= _FAILURES and pair.prefill in prefills and pair.decode in decodes
+    }
+    return tuple(sorted((*ends, reason) for ends, reason in found.items()))
+
+
+PROBLEM_OF_CODE = {
+    "NoPrometheus": Reason.NO_PROMETHEUS,
+    "PrometheusNotAllowed": Reason.PROMETHEUS_NOT_ALLOWED,
+    "PrometheusAway": Reason.PROMETHEUS_UNREACHABLE,
+    "PrometheusTimeout": Reason.PROMETHEUS_UNREACHABLE,
+    "NoGatewayTarget": Reason.NO_TARGETS,
+    "GatewayDown": Reason.NO_TARGETS,
+    "GatewaySilent": Reason.GATEWAY_SILENT,
+    "Stale": Reason.STALE,
+    "NotANumber": Reason.NOT_A_NUMBER,
+}
+"""Code before the colon of an unavailable signal's text (adapters/prometheus, signals/validity.py)
+→ reason of the MetricsAvailable condition."""
+
+
+def facts_of_decision(decision: Decision | None) -> set[Fact]:
+    """Facts that the last decision shows."""
+    if decision is None:
+        return set()
+    rules = {target.rule for target in decision.targets}
+    reach = decision.numbers
+    decode_too_slow = reach.get("tpot_reachable", 1.0) < reach.get("ttft_reachable", 1.0)
+    holds = {
+        Fact.DECIDED: True,
+        Fact.METRICS_UNAVAILABLE: lacks_metrics(decision),
+        Fact.GATEWAYS_ALONE: bool(decision.gateways_alone),
+        Fact.GATEWAY_SILENT: bool(decision.silent_gateways),
+        Fact.GPU_BUDGET_BOUND: Rule.GPU_BUDGET in rules,
+        Fact.MAX_REPLICAS_BOUND: Rule.MAX_REPLICAS in rules or _scheduled_below_need(decision),
+        Fact.CAPACITY_RELEARNT: bool(decision.relearning),
+        Fact.SIGNALS_UNKNOWN: bool(decision.unknown),
+        Fact.SIZED: any(name.endswith("_planned_per_s") for name in decision.numbers),
+        Fact.TTFT_UNREACHABLE: not decision.reachable and not decode_too_slow,
+        Fact.TPOT_UNREACHABLE: not decision.reachable and decode_too_slow,
+    }
+    return {fact for fact, true in holds.items() if true}
+
+
+def _scheduled_below_need(decision: Decision) -> bool:
+    """The maximum of an open schedule is less than the load needs."""
+    return any(t.rule is Rule.SCHEDULE and t.replicas < t.demanded for t in decision.targets)
+
+
+def no_requests(snapshot: Snapshot) -> bool:
+    """No request arrived, as of the last decision."""
+    if snapshot.metrics is None:
+        return Reason.IDLE in _last_reasons(snapshot)
+    return isinstance(snapshot.metrics.arrivals, Idle)
+
+
+def metrics_problem(snapshot: Snapshot) -> Reason | None:
+    """Why the metrics are unavailable, as of the last decision; None where that has no reason of
+    its own."""
+    if snapshot.metrics is None:
+        last = _last_reasons(snapshot)
+        return next((reason for reason in METRICS_PROBLEMS if reason in last), None)
+    why = why_unavailable(snapshot.metrics, goals_of(snapshot.fleet.spec).windows) or ""
+    return PROBLEM_OF_CODE.get(why.partition(":")[0])
+
+
+def _last_reasons(snapshot: Snapshot) -> list[str]:
+    conditions = snapshot.fleet.status.conditions
+    return [c.reason for c in conditions if c.type == ConditionType.METRICS_AVAILABLE]

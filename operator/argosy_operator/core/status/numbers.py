@@ -14,8 +14,14 @@ from argosy_law.slo import LEAST, Spent, spent
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.objects import Object, is_seen, replicas_of, rfc3339
-from argosy_operator.core.snapshot.ownership import APPLIED, signed
+from argosy_operator.core.snapshot.objects import (
+    APPLIED,
+    Object,
+    is_seen,
+    replicas_of,
+    rfc3339,
+    signed,
+)
 from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
 from argosy_operator.core.steps.draft import Draft
 from argosy_operator.core.steps.goals import by_law

@@ -18,7 +18,7 @@ from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import Failure, Snapshot
 from argosy_operator.core.snapshot.template import refusals
 from argosy_operator.core.steps.draft import Draft
-from argosy_operator.core.steps.failures import shown
+from argosy_operator.core.steps.failures import list_failures
 from argosy_operator.core.steps.models import had_no_pod, live_job, pods_of, suspension
 
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
@@ -171,11 +171,11 @@ def conflicts_of(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
 
 def failed_writes(failed: Mapping[str, Failure]) -> tuple[Failure, ...]:
     """Writes that fail for a reason without a `Problem` of its own, such as a broken webhook."""
-    return tuple(f for f in shown(failed) if f.error not in _REJECTIONS)
+    return tuple(f for f in list_failures(failed) if f.error not in _REJECTIONS)
 
 
 def _of_writes(snapshot: Snapshot, failed: Mapping[str, Failure]) -> Iterable[Problem]:
-    for failure in shown(failed):
+    for failure in list_failures(failed):
         what, why = failure.what, _said(failure.message)
         match failure.error:
             case ErrorKind.FORBIDDEN:

@@ -1,14 +1,18 @@
-"""The truth table of conditions: which facts give which condition, reason and status.
+"""The truth table of conditions: which facts give which condition, reason, status and message.
 
 For each condition type the first row whose facts hold applies; the last row of a type has no facts.
-`facts.py` finds the facts of a round, `sentences.py` writes the messages.
-`docs/reference/conditions.md` is printed from this table; tests/core/status brings about every row,
-in worlds written by hand."""
+`messages_of` writes what is true of this fleet and what to do about it; a reason that it does not
+name has a general message, `Reason.meaning`. `docs/reference/conditions.md` is printed from this
+table; tests/core/status brings about every row, in worlds written by hand.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum, unique
+from typing import Any
 
+from argosy_law.decision import Decision, lacks_metrics
+from argosy_law.explain import alone_sentence, relearning_sentence
+from argosy_law.goals import Whose
 from argosy_operator.api.conditions import (
     ConditionStatus,
     ConditionType,
@@ -16,105 +20,17 @@ from argosy_operator.api.conditions import (
     Reason,
     with_runbook,
 )
-from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES
-from argosy_operator.core.steps.failures import STUCK_S
-
-
-@unique
-class Fact(StrEnum):
-    """What can be true of a fleet. The value is the fact in words, as the documentation shows it.
-
-    A `Reason` is used as a fact too: it holds when a problem with this reason was found.
-    """
-
-    # The spec
-    PAUSED = "spec.paused is true"
-    ZERO_REPLICAS = "every role has 0 replicas, as the spec asks"
-    AT_ZERO = "nobody uses the fleet, and by spec.autoscaling.scaleToZero it has no replicas"
-    WAKING = "the fleet was at zero before, and has not served since"
-    DISAGGREGATED = "spec.mode is disaggregated"
-    SLO_SET = "spec.slo is set"
-    POLICY_EXTERNAL = "spec.autoscaling.policy is External"
-    ADVISORY = "spec.autoscaling.advisory is true"
-    POLICY_NONE = "spec.autoscaling.policy is None"
-    LAW_SCALED = "spec.autoscaling.policy is Goodput and spec.slo is set"
-    MODEL_IN_PLACE = "spec.model.uri needs no fetching, and no Job of a fetching is left"
-    MODEL_MISSING = "spec.model.uri is to be fetched, and the model is not there yet"
-    # Pods
-    # One colocated pod, or a prefill and a decode pod of one revision.
-    SERVABLE = "a complete set of engine pods serves"
-    WAS_SERVING = "the fleet answered requests before this round"
-    PREFILL_SERVES = "a prefill pod serves"
-    DECODE_SERVES = "a decode pod serves"
-    REVISIONS_DIFFER = "prefill and decode pods serve, but none of them are of one revision"
-    DECODE_ALONE = "a disaggregated fleet has lost its prefill pods, and a decode pod serves"
-    GATEWAY_READY = "a gateway pod is ready"
-    PODS_MISSING = "fewer pods serve than are wanted"
-    BELOW_MINIMUM = "fewer engine or gateway pods serve than the least that the spec asks for"
-    ROLLING_OUT = "pods of an older revision or mode still exist"
-    FRONT_ROLLING = "gateway pods are not as the spec asks, or older ones still exist"
-    ROLLED_OUT_BEFORE = "RolledOut was True of this metadata.generation before"
-    PODS_LEAVING = "pods are draining"
-    GPU_TYPE_LEFT = "within a day a role has left one of its gpuTypes, which had no room"
-    # A role by itself
-    ROLE_LACKS_PODS = "fewer pods of the role serve than it is to have"
-    ASKS_FOR_MORE = "others scale the ServingRole, and it asks for more than replicas.max"
-    ASKS_FOR_LESS = "others scale the ServingRole, and it asks for less than replicas.min"
-    # Objects of the API server
-    NAME_TAKEN = "an object with another owner has a name that the fleet needs"
-    SERVICE_NAME_TAKEN = "a Service with another owner has the fleet's name"
-    WRITE_FAILS = "an object cannot be written"
-    DEPLOYMENT_WRITE_FAILS = "a Deployment cannot be written"
-    WRITE_STUCK = f"an object could not be written for {STUCK_S / 60:.0f} minutes"
-    FIELD_CONTESTED = "another writer keeps changing what the operator writes"
-    # Who may call the engines
-    VERIFICATION_OFF = "spec.security.verifyPeers is false"
-    OTHER_ENGINE = "spec.engine.type is not argosy"
-    KEYS_UNKNOWN = "the API server has not said who signs its tokens"
-    PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
-    NO_TLS = "spec.security.tls is not set"
-    CERTIFICATE_NOT_USED = "a pod runs without the certificate"
-    ENGINE_STARTED = "an engine pod has started"
-    WAS_ENCRYPTED = "the status before this round said that calls are encrypted"
-    # Gateways
-    HANDOVERS_FAIL = "a gateway names pods whose handovers failed twice in a row"
-    GATEWAYS_SCALED = "spec.routing.autoscaling is set"
-    GATEWAYS_BY_OTHERS = "spec.routing.autoscaling.policy is External"
-    AUTOSCALER_ACTIVE = "the gateways' HorizontalPodAutoscaler says that it scales"
-    AUTOSCALER_BLIND = "the gateways' HorizontalPodAutoscaler says that it cannot scale"
-    SETTINGS_PENDING = "a ready gateway does not use the settings of the spec"
-    SETTINGS_REFUSED = "a ready gateway cannot use the settings of the spec"
-    SETTINGS_UNKNOWN = "a ready gateway does not answer, and the settings are new"
-    # The scaling law's last decision, and what it measured
-    DECIDED = "the scaling law has decided since the operator started"
-    METRICS_UNAVAILABLE = "the last decision had no usable metrics"
-    GATEWAYS_ALONE = "Prometheus has no usable metrics, and the gateways say what their load is"
-    GATEWAY_SILENT = "Prometheus has no fresh samples of some ready gateway pod"
-    NO_REQUESTS = "no request arrives"
-    ATTAINMENT_KNOWN = "the share of requests within spec.slo is measured"
-    GOAL_MET = "that share is at least spec.slo.attainment"
-    ERRORS_KNOWN = "requests were judged, and their burn rates are known"
-    BURNS_FAST = "status.errorBudget asks for a page, or did and both windows still burn at half"
-    BURNS_SLOWLY = "status.errorBudget asks for a ticket, or did and both still burn at half"
-    SIZED = "the last decision sized a role from its load"
-    GPU_BUDGET_BOUND = "a GPU budget limited the last decision"
-    MAX_REPLICAS_BOUND = (
-        "a role's replicas.max, or an open schedule's max, limited the last decision"
-    )
-    TTFT_UNREACHABLE = "a request alone in the fleet misses spec.slo.ttft.target"
-    TPOT_UNREACHABLE = "a request alone in the fleet misses spec.slo.tpot.target"
-    CAPACITY_RELEARNT = "the capacity of a replica is being measured again"
-    SIGNALS_UNKNOWN = "a metric that a role's size depends on is unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """A problem that waiting does not solve, or that has lasted for spec.progressDeadline."""
-
-    reason: Reason
-
-
-Facts = frozenset[Fact | Reason | Overdue]
+from argosy_operator.api.model import dump
+from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.objects import rfc3339
+from argosy_operator.core.snapshot.pods import FetchProgress
+from argosy_operator.core.snapshot.snapshot import Snapshot
+from argosy_operator.core.status.facts import METRICS_PROBLEMS, Fact, Facts, Findings, Overdue
+from argosy_operator.core.status.numbers import number, without_room
+from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES, MOST_NAMED
+from argosy_operator.core.steps.children import UNHEARD_S, is_rolled_out
+from argosy_operator.core.steps.failures import describe_conflicts
+from argosy_operator.core.steps.models import live_job, pods_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +64,6 @@ BLOCKING: tuple[Reason, ...] = (
 )
 """Problems that a person must solve if they last, most serious first."""
 
-METRICS_PROBLEMS = (
-    Reason.NO_PROMETHEUS,
-    Reason.PROMETHEUS_NOT_ALLOWED,
-    Reason.PROMETHEUS_UNREACHABLE,
-    Reason.NO_TARGETS,
-    Reason.GATEWAY_SILENT,
-    Reason.STALE,
-    Reason.NOT_A_NUMBER,
-)
-"""Why metrics are unavailable, where the cause has a reason of its own."""
 
 _MOOT = (Fact.ROLLED_OUT_BEFORE, Fact.ROLLING_OUT, Fact.FRONT_ROLLING)
 """While one of these holds, refused settings do not make the fleet Stalled."""
@@ -555,3 +461,284 @@ def conditions_of(
 def _message(row: ConditionRow, messages: Mapping[Reason, str]) -> str:
     text = row.meaning or messages.get(row.reason) or row.reason.meaning
     return with_runbook(text, row.reason)
+
+
+_ALL_SERVE = Reason.ROLLED_OUT.meaning
+_STEPS = 20
+_GIB, _MIB = 1 << 30, 1 << 20
+_UNREACHABLE = "so more replicas do not help. Raise the target, or use faster GPUs"
+
+FOREIGN = (
+    "already exists with another owner and is left unchanged. Delete it, or create the fleet under "
+    "another name"
+)
+"""What becomes of objects that have names of the fleet's children."""
+
+FIXED: dict[Reason, str] = {
+    Reason.PAUSED: "spec.paused is true, so only status is written. Set it to false to go on",
+    Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: the replicas are those of the "
+    "ServingRoles, which another autoscaler sets",
+    Reason.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
+    Reason.MAX_REPLICAS_BOUND: "more replicas are needed than spec.roles.<role>.replicas.max, "
+    "or the max of an open schedule, allows. Raise it, or relax spec.slo",
+    Reason.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone in the fleet takes longer than "
+    f"spec.slo.ttft.target, {_UNREACHABLE}",
+    Reason.TPOT_FLOOR_ABOVE_TARGET: "a request alone in the fleet takes longer per token than "
+    f"spec.slo.tpot.target, {_UNREACHABLE}",
+}
+"""Messages that do not depend on the fleet."""
+
+
+def messages_of(findings: Findings) -> dict[Reason, str]:
+    """A message for each reason that this round can be specific about."""
+    messages = {problem.reason: problem.message for problem in findings.problems}
+    messages |= FIXED | _of_fleet(findings) | messages_of_decision(findings.decision)
+    messages |= _of_settings(findings)
+    problem = findings.metrics_problem
+    if problem is not None and lacks_metrics(findings.decision):
+        messages[problem] = messages[Reason.METRICS_UNAVAILABLE]
+    return {reason: text for reason, text in messages.items() if text}
+
+
+def _of_fleet(findings: Findings) -> dict[Reason, str]:
+    snapshot, draft = findings.snapshot, findings.draft
+    spec, contested = snapshot.fleet.spec, describe_conflicts(draft.memory.field_conflicts)
+    pods = names.selector_text(snapshot.fleet.name, names.GATEWAY_ROLE)
+    no_slo = "spec.slo is not set"
+    if spec.autoscaling.policy != "External":
+        no_slo += ": replicas stay at their minimum. Set it, and they follow the load"
+    messages = {
+        Reason.FOREIGN_OBJECT: f"{', '.join(findings.conflicts)} {FOREIGN}",
+        Reason.PUT_BACK_AGAIN: f"{'; '.join(contested)}. This goes on, so Argosy puts its own "
+        "values back less and less often. Stop the other writer, or change the ServingDeployment",
+        Reason.PODS_LEAVING: "pods finish the requests that they have and are then deleted: "
+        + ", ".join(sorted(pod.name for pod in draft.leaving)),
+        Reason.NO_SLO: no_slo,
+        Reason.ROLLING_OUT: _rolling_out(findings),
+        Reason.GATEWAY_NOT_READY: f"no gateway pod is ready. See kubectl get pods -l {pods}",
+    }
+    if findings.autoscaler:
+        messages[Reason.AUTOSCALER_BLIND] = _blind(findings)
+    messages |= _of_model(findings)
+    if left := _types_left(findings):
+        messages[Reason.GPU_TYPE_FULL] = left
+    if findings.failing_pairs:
+        messages[Reason.HANDOVERS_FAIL] = _handovers_fail(findings.failing_pairs)
+    lacking = {**findings.below, **findings.missing}
+    if missing := ", ".join(f"{n} {role}" for role, n in lacking.items() if n):
+        waiting = f"waiting for pods to become ready: {missing}"
+        messages |= dict.fromkeys((Reason.STARTING, Reason.PODS_NOT_READY), waiting)
+    attainment = number((findings.goodput or {}).get("attainment"))
+    if attainment is not None and spec.slo is not None:
+        share = (
+            f"{attainment:.1%} of requests met their targets; the goal, spec.slo.attainment, is "
+            f"{spec.slo.attainment}"
+        )
+        messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
+    return messages
+
+
+def _of_settings(findings: Findings) -> dict[Reason, str]:
+    """What is said of gateways that may not use the settings of the spec."""
+    snapshot, found = findings.snapshot, findings.settings
+    settings = f"the settings in ConfigMap {names.settings(snapshot.fleet.name)}"
+    messages = dict[Reason, str]()
+    if found.pending:
+        messages[Reason.SETTINGS_PENDING] = (
+            f"{_part(found.pending, found.ready, 'uses', 'use')} older settings than those of the "
+            "spec. Gateways read them every five seconds"
+        )
+    if found.refusing:
+        refusing = [each.pod for each in found.refusing]
+        messages[Reason.SETTINGS_REFUSED] = (
+            f"{_part(refusing, found.ready, 'refuses', 'refuse')} {settings} and "
+            f"{'goes' if len(refusing) == 1 else 'go'} on with older ones: "
+            f"{found.refusing[0].why.strip().rstrip('.')}"
+        )
+    if found.unknown:
+        messages[Reason.SETTINGS_UNKNOWN] = (
+            f"{_part(found.unknown, found.ready, 'does', 'do')} not say whether {settings} are in "
+            f"use: port {names.GATEWAY_ADMIN_PORT} does not answer the operator. "
+            f"{UNHEARD_S:.0f} s after the settings were written this is not waited for any more"
+        )
+    before = snapshot.fleet.status.conditions
+    if is_rolled_out(before, snapshot.fleet.metadata.generation):
+        # Gateways are not asked any more, and what was said of them stays.
+        kept = next(c.message for c in before if c.type == ConditionType.ROLLED_OUT)
+        if kept.startswith(_ALL_SERVE):
+            messages[Reason.ROLLED_OUT] = kept
+    elif found.silent:
+        messages[Reason.ROLLED_OUT] = (
+            f"{_ALL_SERVE}. {_part(found.silent, found.ready, 'does', 'do')} not answer the "
+            f"operator on port {names.GATEWAY_ADMIN_PORT}, so whether {settings} are in use there "
+            "is not known"
+        )
+    return messages
+
+
+def _part(pods: Sequence[str], of: int, one: str, more: str) -> str:
+    """As `2 of 3 gateways (a, b) use`, with a verb for one and for more."""
+    named = ", ".join(pods[:MOST_NAMED]) + (", …" if len(pods) > MOST_NAMED else "")
+    what = "gateway" if of == 1 else "gateways"
+    return f"{len(pods)} of {of} {what} ({named}) {one if len(pods) == 1 else more}"
+
+
+def _blind(findings: Findings) -> str:
+    name = names.gateway(findings.snapshot.fleet.name)
+    return (
+        f"HorizontalPodAutoscaler {name} cannot scale: {findings.autoscaler}. Gateways stay as "
+        "many as they are, and at least spec.routing.autoscaling.min. If this lasts, install a "
+        "server of CPU metrics, such as metrics-server"
+    )
+
+
+def _of_model(findings: Findings) -> dict[Reason, str]:
+    snapshot, draft = findings.snapshot, findings.draft
+    model, job = snapshot.fleet.spec.model.uri, names.fetch_job(snapshot.fleet.name)
+    if (known := draft.model or _known(snapshot)) is not None:
+        where = f"commit {known['commit']} of {model} is in claim {known['claimName']}"
+        return {Reason.FETCHED: where}
+    live = live_job(snapshot)
+    pods = () if live is None else pods_of(snapshot, live)
+    state = f"it has no pod yet: if this lasts, kubectl describe job {job} says why"
+    far = ""
+    for pod in pods:
+        since = rfc3339(pod.waits_since)
+        if pod.phase == "Pending":
+            state = f"pod {pod.name} waits to start since {since}. kubectl describe pod {pod.name} "
+            state += "says for what"
+            continue
+        state = f"pod {pod.name} runs since {since}"
+        state += f" and began again {pod.restarts} times" if pod.restarts else ""
+        state += f". kubectl logs {pod.name} shows how far it is"
+        if (progress := snapshot.fetch_progress.get(pod.name)) is not None:
+            far = f"{_in_steps(progress)} are there; "
+    what = f"Job {job} fetches {model} into claim {snapshot.fleet.model_claim}; {far}engine pods "
+    return {Reason.FETCHING_MODEL: f"{what}start when it is there; {state}"}
+
+
+def _in_steps(progress: FetchProgress) -> str:
+    """As `3.0 of 15.2 GiB`: in twentieths, so that one fetch writes status twenty times at most."""
+    here = progress.bytes * _STEPS // progress.of * progress.of / _STEPS
+    unit, divisor = ("GiB", _GIB) if progress.of >= _GIB else ("MiB", _MIB)
+    return f"{here / divisor:.1f} of {progress.of / divisor:.1f} {unit}"
+
+
+def _known(snapshot: Snapshot) -> dict[str, Any] | None:
+    fetched = snapshot.fleet.fetched_model
+    return None if fetched is None else dump(fetched)
+
+
+def _rolling_out(findings: Findings) -> str:
+    if not findings.draft.rolling:
+        return "gateway pods are replaced; the older ones end once the new ones serve"
+    return (
+        f"pods of revision {findings.snapshot.revision} are starting; the older pods are deleted "
+        "once they serve"
+    )
+
+
+def _types_left(findings: Findings) -> str:
+    """Which roles run on which type because others had no room; "" for none."""
+    snapshot = findings.snapshot
+    left = [
+        f"{role} runs on {settings.gpu_types[0]}, since pods found no node with "
+        f"{' and '.join(shut)} ({rfc3339(max(shut.values()))})"
+        for role, settings in snapshot.fleet.spec.active_roles()
+        if settings.gpu_types and (shut := without_room(snapshot, role))
+    ]
+    return f"{'; '.join(left)}. It may go back after a day, if that is cheaper" if left else ""
+
+
+_MOST_PAIRS = 4
+
+
+def _handovers_fail(pairs: tuple[tuple[str, str, str], ...]) -> str:
+    named = [f"{p} to {d} ({reason})" for p, d, reason in pairs[:_MOST_PAIRS]]
+    if more := len(pairs) - len(named):
+        named.append(f"{more} more")
+    return (
+        f"KV caches do not get from {', '.join(named)}. The gateways choose other pairs, and "
+        "Argosy replaces a pod that is the cause. If this lasts, read the logs of these pods"
+    )
+
+
+CLOCK_STEPS = (
+    (86_400.0, "1 day"),
+    (3600.0, "1 hour"),
+    (600.0, "10 minutes"),
+    (120.0, "2 minutes"),
+    (30.0, "30 seconds"),
+)
+"""Differences between two clocks that a message names, s. Few, so that a lasting difference gives
+the same message each round. The last is well above the timeout of a query."""
+
+_OR_WEIGHT = "or the share of this fleet in it by spec.autoscaling.gpuBudget.weight"
+
+BUDGETS: dict[Whose, str] = {
+    "object": "spec.autoscaling.gpuBudget.max allows. Raise it",
+    "namespace": "the GPU budget of the namespace leaves to this fleet. Raise "
+    f"operator.namespaceGpuBudgets in the values of the operator's chart, {_OR_WEIGHT}",
+    "operator": "the GPU budget of all fleets leaves to this one. Raise operator.gpuBudget in the "
+    f"values of the operator's chart, {_OR_WEIGHT}",
+}
+"""Whose budget binds → what it does, and what to raise."""
+
+
+def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
+    """Messages that the last decision makes more specific."""
+    if decision is None:
+        return {}
+    messages: dict[Reason, str] = {}
+    if decision.relearning:
+        messages[Reason.CAPACITY_RELEARNT] = relearning_sentence(decision.relearning)
+    if lacks_metrics(decision):
+        messages[Reason.METRICS_UNAVAILABLE] = decision.message
+    if decision.gateways_alone:
+        messages[Reason.GATEWAYS_ALONE] = alone_sentence(decision.gateways_alone)
+    if decision.unknown:
+        messages[Reason.SIGNALS_UNKNOWN] = (
+            f"Prometheus has no samples of {', '.join(decision.unknown)}, so no replica of these "
+            "roles is removed; replicas are still added. Check that Prometheus scrapes the engine "
+            "pods"
+        )
+    if decision.lack is not None:
+        why = (
+            f"more replicas are needed than {BUDGETS[decision.lack.whose]}, or relax spec.slo. "
+            "kubectl argosy explain has the GPUs that are missing"
+        )
+        messages[Reason.GPU_BUDGET] = why
+    if decision.silent_gateways:
+        silent = ", ".join(decision.silent_gateways)
+        messages[Reason.GATEWAY_SILENT] = (
+            f"Prometheus has no fresh samples of ready gateway pods: {silent}. No replica is "
+            f"removed until it has. Check that it reaches port {names.GATEWAY_ADMIN_PORT} of each "
+            "pod, and that relabelling sets the label pod"
+        )
+    beside = (_clock_message(decision.clock_skew_s), _twice_message(decision.scraped_twice))
+    if said := "; ".join(filter(None, beside)):
+        messages[Reason.MEASURED] = messages[Reason.IDLE] = said
+        if Reason.METRICS_UNAVAILABLE in messages:
+            messages[Reason.METRICS_UNAVAILABLE] += f"; {said}"
+    return messages
+
+
+def _twice_message(jobs: tuple[str, ...]) -> str:
+    if not jobs:
+        return ""
+    return (
+        f"several jobs of Prometheus scrape the same pods: {', '.join(jobs)}. The samples of one "
+        "are used. Leave the fleet's pods out of the others"
+    )
+
+
+def _clock_message(skew_s: float) -> str:
+    """Says that the operator's clock and Prometheus' differ, in steps of `CLOCK_STEPS`."""
+    least = next((words for limit_s, words in CLOCK_STEPS if abs(skew_s) > limit_s), None)
+    if least is None:
+        return ""
+    way = "ahead of" if skew_s > 0 else "behind"
+    return (
+        f"the operator's clock is more than {least} {way} Prometheus' clock. Decisions use "
+        "Prometheus' clock; synchronize both with NTP"
+    )

@@ -24,11 +24,9 @@ from argosy_operator.core.snapshot.actions import (
     TakeWorkAgain,
     key_of,
 )
-from argosy_operator.core.snapshot.objects import Object, replicas_of, rfc3339
-from argosy_operator.core.snapshot.ownership import owner_of_replicas
+from argosy_operator.core.snapshot.objects import Object, owner_of_replicas, replicas_of, rfc3339
 from argosy_operator.core.snapshot.pods import OUR_COST, Load, Pod, removal_order
-from argosy_operator.core.snapshot.revision import drain_timeout_s
-from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
+from argosy_operator.core.snapshot.snapshot import Snapshot, drain_timeout_s, role_of
 from argosy_operator.core.steps.draft import Draft, StepReason
 from argosy_operator.core.steps.goals import by_law
 

@@ -1,14 +1,17 @@
 """Steps: how many pods each role is to have, and the replicas of ServingRoles.
 
-`choose_targets` asks the scaling law when it is due, and keeps the spec's numbers otherwise.
+`choose_targets` asks the scaling law when it is due, and keeps the spec's numbers otherwise. What
+the law has learnt is kept in the ConfigMap `<fleet>-learnt`. It is read once, by the operator that
+has just started or begun to lead, and written about once in half a hold while requests come
+(designs/0019-restart.md). `bid_of` is what the fleet asks of the GPU budget that fleets share.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from argosy_law.decide import decide
-from argosy_law.decision import Decision, RoleTarget, Rule
-from argosy_law.goals import Goals, Inputs
+from argosy_law.decision import Decision, RoleTarget, Rule, lacks_metrics
+from argosy_law.goals import Goals, Inputs, Windows, removal_hold_s
 from argosy_law.observe import (
     NOT_ASKED,
     FleetMetrics,
@@ -18,14 +21,31 @@ from argosy_law.observe import (
 )
 from argosy_law.pace import schedules
 from argosy_law.prices import EVERY_S, costs, with_costs
-from argosy_law.record import to_json
+from argosy_law.record import (
+    VERSION,
+    Kept,
+    UnusableError,
+    kept_of,
+    resumed,
+    text_of,
+    to_json,
+)
+from argosy_law.signals.validity import why_unavailable
 from argosy_law.slo import taken
 from argosy_law.state import ScalingState
 from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.budgets import Bid
 from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.actions import Event, EventReason, Scale, key_of
-from argosy_operator.core.snapshot.objects import Object, replicas_of
-from argosy_operator.core.snapshot.ownership import owner_of_replicas
+from argosy_operator.core.snapshot.actions import (
+    Apply,
+    Event,
+    EventReason,
+    Outcome,
+    Scale,
+    key_of,
+    target,
+)
+from argosy_operator.core.snapshot.objects import Object, owner_of_replicas, replicas_of
 from argosy_operator.core.snapshot.pods import front_of, gateways_to_ask, unheard
 from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot, role_of
 from argosy_operator.core.steps.draft import LOOK_AGAIN_S, Draft, StepReason
@@ -308,16 +328,16 @@ def scale_roles(snapshot: Snapshot, draft: Draft) -> Draft:
     if snapshot.fleet.spec.autoscaling.is_by_others:
         return draft.step(StepReason.EXTERNAL_OWNER, "others write ServingRoles")
     moves = list[str]()
-    for role, target in draft.targets.items():
+    for role, wanted in draft.targets.items():
         name = names.serving_role(snapshot.fleet.name, role)
         live = snapshot.owned("ServingRole").get(name)
-        if live is None or live["spec"].get("replicas") == target:
+        if live is None or live["spec"].get("replicas") == wanted:
             continue
         who = owner_of_replicas(live)
         if who not in (None, names.FIELD_MANAGER):
-            draft = draft.event(_scaled_by_hand(who or "", name, live, target))
-        draft = draft.act(Scale("ServingRole", name, target))
-        moves.append(f"{name} {replicas_of(live)} → {target}")
+            draft = draft.event(_scaled_by_hand(who or "", name, live, wanted))
+        draft = draft.act(Scale("ServingRole", name, wanted))
+        moves.append(f"{name} {replicas_of(live)} → {wanted}")
     if moves:
         return draft.step(StepReason.SCALING_ROLES, ", ".join(moves))
     return draft.step(StepReason.ROLES_AT_TARGET, _in_words(draft.targets))
@@ -334,3 +354,154 @@ def _scaled_by_hand(who: str, name: str, live: Object, target: int) -> Event:
 
 def _in_words(targets: Mapping[RoleName, int]) -> str:
     return ", ".join(f"{role} {replicas}" for role, replicas in targets.items())
+
+
+def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
+    """The fleet's bid after its round was planned. A fleet that the scaling law does not size wants
+    what its spec or its ServingRoles say; a fleet that is being deleted wants nothing."""
+    spec = snapshot.fleet.spec
+    held = gpus_held(snapshot, draft.targets)
+    if snapshot.fleet.metadata.deletion_timestamp is not None:
+        return Bid(least=0, wanted=0, held=held)
+    gpus = {role: settings.resources.gpu for role, settings in spec.active_roles()}
+    least = sum(gpus[role] * settings.replicas.min for role, settings in spec.active_roles())
+    runs = sum(gpus[role] * n for role, n in draft.targets.items() if role in gpus)
+    unit = min((number for number in gpus.values() if number > 0), default=1)
+    decision = draft.memory.decision
+    follows = by_law(spec) and not spec.autoscaling.advisory
+    if not follows or lacks_metrics(decision):
+        # No cap moves these replicas: what they hold is not there for others.
+        return Bid(max(least, runs), max(least, runs), held, unit)
+    wants: Mapping[RoleName, int] = draft.targets
+    worth: tuple[tuple[int, float], ...] = ()
+    if decision is not None and {t.role for t in decision.targets} == gpus.keys():
+        # An old decision, such as of before policy External, is no reason to want less than it has.
+        wants = {t.role: max(t.wanted, draft.targets.get(t.role, 0)) for t in decision.targets}
+        worth = decision.worth
+    wanted = sum(gpus[role] * replicas for role, replicas in wants.items() if role in gpus)
+    own = spec.autoscaling.gpu_budget
+    if own.max is not None:
+        wanted = min(wanted, own.max)
+    hold_s = _hold_s(snapshot, draft)
+    return Bid(least, max(least, wanted), held, unit, worth, float(own.weight), hold_s)
+
+
+def _hold_s(snapshot: Snapshot, draft: Draft) -> float:
+    """How long GPUs that were given to the fleet stay with it: the longest hold of its roles."""
+    windows = goals_of(snapshot.fleet.spec).windows
+    return max(
+        removal_hold_s(supply_of(snapshot, draft, role, replicas), windows)
+        for role, replicas in draft.targets.items()
+    )
+
+
+def gpus_targeted(snapshot: Snapshot) -> int:
+    """GPUs of the fleet's targets before this round. With this cap it neither grows nor shrinks.
+
+    Not the GPUs that it holds: a target that was written just before the operator died has no pods
+    yet, and pods of an old revision or that drain are no room to grow into."""
+    return sum(
+        current_target(snapshot, role) * settings.resources.gpu
+        for role, settings in snapshot.fleet.spec.active_roles()
+    )
+
+
+def gpus_held(snapshot: Snapshot, targets: Mapping[RoleName, int] | None = None) -> int:
+    """GPUs of the fleet's engine pods, and of replicas that are written but have no pod yet.
+
+    A replica counts as many as the spec says, so that the number agrees with the scaling law; a pod
+    of another revision counts what it requests if that is more.
+    """
+    spec = snapshot.fleet.spec
+    per_replica: dict[str, int] = {
+        role: settings.resources.gpu for role, settings in spec.active_roles()
+    }
+    missing: dict[str, int] = {}
+    for role, _ in spec.active_roles():
+        deployment = snapshot.deployment(role)
+        written = replicas_of(deployment) if deployment is not None else 0
+        missing[role] = max(written, (targets or {}).get(role, 0))
+    held = 0
+    for pod in snapshot.pods:
+        if pod.role == names.GATEWAY_ROLE or pod.phase in ("Succeeded", "Failed"):
+            continue
+        held += max(pod.gpus, per_replica.get(pod.role, 0))
+        if pod.revision == snapshot.revision and missing.get(pod.role, 0) > 0:
+            missing[pod.role] -= 1
+    return held + sum(per_replica[role] * missing[role] for role in per_replica)
+
+
+FILE = "learnt.json"
+"""Key in the ConfigMap's data."""
+LEAST_S = 30.0
+"""The ConfigMap is not written more often, whatever the windows of the spec are."""
+
+
+def read_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
+    """Go on with what an operator kept before, in the first round that has metrics."""
+    metrics, windows = snapshot.metrics, goals_of(snapshot.fleet.spec).windows
+    wanted = by_law(snapshot.fleet.spec) and not snapshot.memory.learnt_read
+    if not wanted or metrics is None or why_unavailable(metrics, windows) is not None:
+        return draft.step(StepReason.NOTHING_TO_READ, "the law remembers, or is not due")
+    # Not written at once, so that operators that restart in turns do not write in every round.
+    memory = replace(draft.memory, learnt_read=True, learnt_at=snapshot.monotonic)
+    draft = replace(draft, memory=memory)
+    name = names.learnt(snapshot.fleet.name)
+    live = snapshot.owned("ConfigMap").get(name)
+    if live is None:
+        return draft.step(StepReason.NOTHING_TO_READ, f"there is no ConfigMap {name} of this fleet")
+    try:
+        kept = kept_of(str((live.get("data") or {}).get(FILE, "")))
+    except UnusableError as error:
+        message = f"ConfigMap {name} is not used: {error}. What replicas can do is measured again"
+        draft = draft.event(Event(EventReason.LEARNT_UNREADABLE, message, warning=True))
+        return draft.step(StepReason.LEARNT_UNREADABLE, message)
+    state = resumed(kept, snapshot.revision, windows, _hold_of(kept, windows), metrics.at)
+    starts = {f"kept-{i}": start for i, start in enumerate(kept.starts)} | dict(draft.memory.starts)
+    memory = replace(draft.memory, scaling=state, errors=kept.errors, starts=starts)
+    draft = replace(draft, memory=memory)
+    return draft.step(StepReason.LEARNT_READ, f"from ConfigMap {name}")
+
+
+def write_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
+    """Keep what was learnt, once in half a hold while requests come, and when replicas change."""
+    if snapshot.learnt is None or not by_law(snapshot.fleet.spec) or not draft.memory.learnt_read:
+        return draft.step(StepReason.LEARNT_KEPT, "there is nothing to keep")
+    state, windows = draft.memory.scaling, goals_of(snapshot.fleet.spec).windows
+    every_s = max(LEAST_S, windows.down_hold_s / 2)
+    since_s = snapshot.monotonic - draft.memory.learnt_at
+    # At rest nothing is learnt: a fleet that nobody uses writes nothing from the round on.
+    busy = state.busy_at is not None and state.busy_at == state.last_valid_at
+    due = (since_s >= every_s and busy) or (since_s >= LEAST_S and draft.scaled)
+    if draft.decision is None or not draft.decision.active or not due:
+        message = f"written {since_s:.0f} s ago, or read then"
+        return draft.step(StepReason.LEARNT_KEPT, message)
+    kept = Kept(VERSION, snapshot.revision, state, _starts(draft.memory), draft.memory.errors)
+    apply = Apply({**snapshot.learnt, "data": {FILE: text_of(kept)}})
+    return draft.act(apply).step(StepReason.WRITING_LEARNT, key_of(apply))
+
+
+def learn_written(
+    snapshot: Snapshot, memory: LoopMemory, outcomes: Iterable[Outcome]
+) -> LoopMemory:
+    """Note that the ConfigMap was written; until then each decision tries again."""
+    name = f"ConfigMap/{names.learnt(snapshot.fleet.name)}"
+    if any(target(o.action) == name and o.error is None for o in outcomes):
+        return replace(memory, learnt_at=snapshot.monotonic)
+    return memory
+
+
+def _hold_of(kept: Kept, windows: Windows) -> float:
+    """The hold before a removal, of the role that starts slowest."""
+    cold_s = max((seconds for _, seconds in kept.starts), default=windows.cold_start_s)
+    return max(windows.down_hold_s, 2 * cold_s)
+
+
+def _starts(memory: LoopMemory) -> tuple[tuple[str, float], ...]:
+    """The newest measured starts of each role."""
+    roles = {role for role, _ in memory.starts.values()}
+    return tuple(
+        start
+        for role in sorted(roles)
+        for start in [s for s in memory.starts.values() if s[0] == role][-MEASURED_STARTS:]
+    )

@@ -1,1 +1,0 @@
-"""What a spec that the API server takes will not do, in sentences for `kubectl argosy lint`."""
