@@ -1,7 +1,6 @@
 """How the API server is reached where the environment names proxies."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -77,21 +76,3 @@ async def test_a_kubeconfigs_server_has_the_environments_proxy_as_for_kubectl(
     of = Access(kubeconfig(tmp_path, server))
     assert (await of.login()).proxy == proxy
     assert (await of.configuration()).proxy == proxy
-
-
-async def test_a_kubeconfigs_own_proxy_comes_first(tmp_path: Path) -> None:
-    own: dict[str, Any] = {"proxy-url": "http://proxy.example:3128"}
-    of = Access(kubeconfig(tmp_path, "https://10.96.0.1", **own))
-    assert (await of.login()).proxy == own["proxy-url"]
-
-
-@pytest.mark.parametrize(
-    ("written", "read"),
-    [("proxy.example:3128", "http://proxy.example:3128"), ("socks5://proxy.example", None)],
-)
-async def test_a_proxy_without_a_scheme_speaks_http_and_another_kind_is_left_out(
-    written: str, read: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", written)
-    of = Access(kubeconfig(tmp_path, "https://203.0.113.7"))
-    assert (await of.login()).proxy == read

@@ -106,12 +106,6 @@ async def test_an_order_shows_the_fleets_token_and_lasts_a_minute(
         assert pod.headers["x-argosy-pod-uid"] == "uid-2"
 
 
-async def test_a_pod_of_an_ipv6_cluster_is_asked_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with answering(monkeypatch, 200, SAID, "::1") as pod, asking() as asked:
-        assert await asked.drain("::1", FLEET, "uid-1")
-    assert pod.headers["host"].startswith("[::1]:")
-
-
 @pytest.mark.parametrize(("status", "lines"), [(401, 1), (421, 0), (200, 0)])
 async def test_only_a_token_that_is_not_taken_is_worth_a_line(
     monkeypatch: pytest.MonkeyPatch, status: int, lines: int
@@ -127,33 +121,6 @@ async def test_only_a_token_that_is_not_taken_is_worth_a_line(
     finally:
         log.removeHandler(keep)
     assert said == ["the engine at 127.0.0.1 does not take this operator's token"] * lines
-
-
-async def test_a_pod_that_nobody_listens_on_is_one_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with answering(monkeypatch, 200, SAID):
-        pass
-    async with asking() as asked:
-        assert await asked.load("127.0.0.1", FLEET, "uid-1") is None
-
-
-async def test_a_pod_that_takes_the_call_and_says_nothing_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    release = asyncio.Event()
-
-    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await release.wait()
-        writer.close()
-
-    server = await asyncio.start_server(silent, "127.0.0.1", 0)
-    monkeypatch.setattr(engines, "ADMIN_PORT", server.sockets[0].getsockname()[1])
-    monkeypatch.setattr(engines, "TIMEOUT_S", 0.1)
-    async with asyncio.timeout(20), asking() as asked:
-        assert await asked.load("127.0.0.1", FLEET, "uid-1") is None
-    release.set()
-    server.close()
 
 
 async def test_a_pod_that_drips_its_answer_is_given_up_as_well(
@@ -178,7 +145,3 @@ async def test_a_pod_that_drips_its_answer_is_given_up_as_well(
         assert await asked.load("127.0.0.1", FLEET, "uid-1") is None
         await left.wait()
     server.close()
-
-
-def test_a_pod_has_a_second_to_answer() -> None:
-    assert engines.TIMEOUT_S == 1.0

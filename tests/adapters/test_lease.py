@@ -87,14 +87,6 @@ def server() -> OneLease:
     return OneLease()
 
 
-async def test_the_first_one_leads_and_the_second_waits(server: OneLease) -> None:
-    one, two = Replica(server, "one"), Replica(server, "two")
-    assert (await one.look(), await two.look()) == (True, False)
-    assert (one.term.open, two.term.open) == (True, False)
-    with pytest.raises(ClusterError, match="does not lead"):
-        two.term.allowance_s(10.0)
-
-
 async def test_a_stopped_leader_finds_its_gate_closed_before_another_may_lead(
     server: OneLease,
 ) -> None:
@@ -109,29 +101,6 @@ async def test_a_stopped_leader_finds_its_gate_closed_before_another_may_lead(
     assert await two.look()
     assert server.obj is not None
     assert server.obj["spec"]["leaseTransitions"] == 1
-
-
-async def test_a_lease_that_is_renewed_is_never_taken(server: OneLease) -> None:
-    one, two = Replica(server, "one"), Replica(server, "two")
-    await one.look()
-    for _ in range(20):
-        one.clock.now += 2
-        two.clock.now += 2
-        assert await one.look()
-        assert not await two.look()
-
-
-async def test_only_one_of_two_takes_a_free_lease(server: OneLease) -> None:
-    one, two = Replica(server, "one"), Replica(server, "two")
-    await one.look()
-    await one.lease.release()
-    stale = server.obj
-    assert await two.look()
-    assert stale is not None
-    with pytest.raises(ClusterError):
-        await server.replace(stale)
-    assert not await one.look()
-    assert not one.term.open
 
 
 async def test_the_term_counts_from_before_the_call(server: OneLease) -> None:
@@ -281,23 +250,6 @@ def test_a_standby_outlives_the_refusals_of_an_api_server_that_restarts(
     run(main())
     (said,) = [record.getMessage() for record in caplog.records]
     assert error_kind in said
-
-
-def test_a_lease_without_an_answer_is_told_once_in_words(
-    server: OneLease, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def silence(*_: str) -> None:
-        await asyncio.Event().wait()
-
-    async def main() -> None:
-        server.get = silence  # type: ignore[method-assign]
-        waiting = asyncio.create_task(leading(server).lease.acquire())
-        await asyncio.sleep(3600)
-        waiting.cancel()
-
-    run(main())
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "no answer within 4 s" in said
 
 
 def test_a_standby_that_may_never_read_its_lease_ends_and_says_why(server: OneLease) -> None:

@@ -43,21 +43,6 @@ def test_calls_keep_to_rate_burst_and_number_at_once() -> None:
     run(main())
 
 
-def test_a_call_that_was_cancelled_while_it_waited_frees_its_slot() -> None:
-    async def main() -> None:
-        limiter = RateLimiter(qps=1000, burst=1000, at_once=1)
-        async with limiter.slot():
-            waiting = [asyncio.create_task(limiter.slot().__aenter__()) for _ in range(3)]
-            await asyncio.sleep(1)
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
-        async with asyncio.timeout(1), limiter.slot():
-            pass
-
-    run(main())
-
-
 EVENT = {"kind": "Event", "metadata": {"name": "e", "namespace": "ns"}}
 
 

@@ -86,30 +86,6 @@ async def test_rounds_that_ask_at_once_get_the_same_answer(api: Api, trust: Clus
     assert len(api.pages) == 2, "it is asked once"
 
 
-async def test_a_round_that_knows_the_keys_does_not_wait_while_another_asks_again(
-    api: Api, trust: ClusterTrust
-) -> None:
-    """All fleets stood still for ten seconds when the page with the keys did not answer."""
-    known = await trust.issuer()
-    api.now += 300
-    api.answering.clear()
-    api.reached.clear()
-    asking = asyncio.create_task(trust.issuer())
-    async with asyncio.timeout(1):
-        await api.reached.wait()
-        assert await trust.issuer() is known
-    api.answering.set()
-    assert await asking == known
-
-
-async def test_rounds_that_waited_for_a_late_refusal_do_not_ask_at_once_again(
-    api: Api, trust: ClusterTrust
-) -> None:
-    api.error, api.takes_s = REFUSED, 11.0
-    assert await asyncio.gather(trust.issuer(), trust.issuer()) == [None, None]
-    assert len(api.pages) == 1
-
-
 async def test_keys_are_looked_up_again_after_five_minutes(api: Api, trust: ClusterTrust) -> None:
     before = await trust.issuer()
     api.keys = [RSA, EC]
@@ -137,18 +113,6 @@ async def test_what_cannot_be_read_leaves_what_was_known_and_is_tried_again_soon
     found = await trust.issuer()
     assert found is not None
     assert found.keys == (EC,)
-
-
-async def test_an_api_server_that_forbids_it_leaves_the_issuer_unknown(
-    api: Api, trust: ClusterTrust
-) -> None:
-    api.error = REFUSED
-    assert await trust.issuer() is None
-    assert await trust.issuer() is None
-    assert len(api.pages) == 1
-    api.error = None
-    api.now += 10
-    assert await trust.issuer() is not None
 
 
 async def test_each_fleet_gets_a_token_of_its_own_bound_to_this_pod(

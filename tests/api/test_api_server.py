@@ -56,12 +56,18 @@ def kubectl(cluster):
         run("delete", "crd", *CRDS, "--timeout=30s")
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_bad_spec_is_refused_with_our_sentence(kubectl, case):
-    spec, name, says = REFUSED[case]
-    code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=manifest(spec, name))
-    assert code != 0
-    assert says in output
+def test_bad_specs_are_refused_with_our_sentences(kubectl, cluster):
+    """All through one client: kubectl takes 0.3 s to start."""
+    http, refused = Kube(cluster.kubeconfig).http, {}
+    at = "/apis/serving.argosy.dev/v1alpha1/namespaces/default/servingdeployments"
+    for case, (spec, name, _) in REFUSED.items():
+        answer = http.post(
+            f"{at}?dryRun=All&fieldValidation=Strict", json=manifest(spec, name), timeout=30
+        )
+        refused[case] = answer.json().get("message", "") if answer.status_code >= 400 else ""
+    assert {
+        case: refused[case] for case, (*_, says) in REFUSED.items() if says not in refused[case]
+    } == {}
 
 
 def test_a_typo_in_a_field_is_refused_by_kubectl(kubectl):
@@ -146,12 +152,13 @@ def test_a_fleet_that_broke_a_rule_before_it_came_takes_other_edits(kubectl, bef
 
 ROUTE = ROOT / "examples" / "httproute.yaml"
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.yaml")} - {ROUTE})
-FLEETS = {
-    f"{path.name}: {item['metadata']['name']}": item
+FLEETS = [
+    item
     for path in EXAMPLES
     for item in yaml.safe_load_all(path.read_text("utf-8"))
     if item["kind"] == "ServingDeployment"
-} | {"items of required fields alone": manifest(LISTS)}
+]
+FLEETS.append(manifest(LISTS))
 
 
 def lists(value, path=""):
@@ -163,18 +170,19 @@ def lists(value, path=""):
     return {p: one for key, v in value.items() for p, one in lists(v, f"{path}.{key}").items()}
 
 
-@pytest.mark.parametrize("name", FLEETS)
-def test_a_fleets_lists_are_read_back_as_they_were_applied(kubectl, name):
+def test_the_lists_of_fleets_are_read_back_as_they_were_applied(kubectl):
     words = ("apply", "--dry-run=server", "-o", "json", "-f", "-")
-    code, output = kubectl(*words, given=FLEETS[name])
+    given = {"apiVersion": "v1", "kind": "List", "items": FLEETS}
+    code, output = kubectl(*words, given=given)
     assert code == 0, output
-    applied, read = lists(FLEETS[name]["spec"]), lists(json.loads(output)["spec"])
-    assert {path: read[path] for path in applied} == applied
+    for fleet, item in zip(FLEETS, json.loads(output)["items"], strict=True):
+        applied, read = lists(fleet["spec"]), lists(item["spec"])
+        assert {path: read[path] for path in applied} == applied
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
-def test_every_example_is_taken(kubectl, path):
-    code, output = kubectl("apply", "--dry-run=server", "-f", str(path))
+def test_every_example_is_taken(kubectl):
+    files = [word for path in EXAMPLES for word in ("-f", str(path))]
+    code, output = kubectl("apply", "--dry-run=server", *files)
     assert code == 0, output
 
 
@@ -202,13 +210,6 @@ def test_the_example_of_a_route_is_taken_where_the_gateway_api_is(kubectl):
     code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=route)
     assert code != 0
     assert "timeouts.request" in output
-
-
-def test_fields_are_explained(kubectl):
-    code, output = kubectl("explain", "sd.spec.slo.ttft")
-    assert code == 0, output
-    assert "target" in output
-    assert "must not exceed" in output
 
 
 def test_closed_lists_are_explained_with_their_values(kubectl):

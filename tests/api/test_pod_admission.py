@@ -11,7 +11,7 @@ from argosy_operator.render.engines import EnginePod
 from tests.api.test_api_server import Kubectl
 from tests.render.fleets import IMAGES
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 
 MOUNT = {"volumeMounts": [{"name": "cache", "mountPath": "/cache"}]}
 TEMPLATES: dict[str, Any] = {
@@ -107,6 +107,7 @@ def test_the_api_server_admits_the_pods_as_restricted(kubectl: Any, case: str) -
     assert "Warning" not in output
 
 
+@pytest.mark.long
 def test_that_admission_refuses_what_is_not_restricted(kubectl: Any) -> None:
     """So the test above would notice."""
     pod = {

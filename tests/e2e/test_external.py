@@ -11,7 +11,7 @@ import yaml
 from local.cluster.config.pki import issue, make_authority
 from tests.e2e.installed import SYSTEM, traffic
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 ADAPTER = Path(__file__).with_name("external_metrics.py")
 METRIC = "vllm:num_requests_running"
 PROMETHEUS = f"http://argosy-prometheus.{SYSTEM}.svc:9090"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.installed import GROUP, traffic
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 
 DRAIN, FLIPPED = "serving.argosy.dev/drain", "serving.argosy.dev/flipped"
 APART_S = 30  # docs/explanation/autoscaling.md: the least time between two flips

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -95,33 +94,6 @@ def test_drain_waits_for_the_streams_of_a_pod_and_loses_none(plugin: Plugin) -> 
     assert other in engine_pods(plugin, "decode")
 
 
-def test_drain_refuses_gateways_strangers_and_pods_that_are_not_there(plugin: Plugin) -> None:
-    (gateway,) = engine_pods(plugin, "gateway")
-    for name, says in ((gateway, "drains by itself"), ("no-such-pod", "its engine pods are")):
-        status, _, said = plugin.run("drain", name)
-        assert (status, says in said) == (1, True), said
-
-
-def test_the_shell_completes_names_of_fleets_and_of_pods(plugin: Plugin) -> None:
-    def completed(*words: str) -> list[str]:
-        done = subprocess.run(
-            [TOOLS / "kubectl", "__complete", "argosy", *words],
-            env=plugin.argosy.kube.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        return done.stdout.splitlines()
-
-    where = ("-n", plugin.argosy.namespace)
-    pods = engine_pods(plugin, "decode") + engine_pods(plugin, "prefill")
-    begin = FLEET[:-2]
-    assert completed("explain", *where, begin) == [FLEET, ":4"]
-    assert completed("drain", *where, f"{FLEET}-") == [*pods, ":4"]
-    assert completed("drain", pods[0], *where, "") == [":4"]
-
-
 def test_what_render_prints_is_what_the_operator_made(plugin: Plugin) -> None:
     fleet = json.loads(plugin.ok("status", FLEET, "-o", "json"))
     manifest = {key: fleet[key] for key in ("apiVersion", "kind", "spec")}
@@ -140,34 +112,7 @@ def test_what_render_prints_is_what_the_operator_made(plugin: Plugin) -> None:
         assert {name for of, name in rendered if of == kind} == made, kind
 
 
-@pytest.mark.parametrize(
-    ("spec", "ours", "theirs"),
-    [
-        ({"roles": {"decode": {"replicas": {"min": 4, "max": 2}}}}, "lower min or raise max",
-         "lower min or raise max"),
-        ({"engine": {"env": [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]}},
-         "spec.engine.env[1]: the list has an item with name A already", "Duplicate value"),
-    ],
-)  # fmt: skip
-def test_lint_refuses_what_the_api_server_refuses(
-    spec: dict[str, Any], ours: str, theirs: str, plugin: Plugin
-) -> None:
-    bad = {"apiVersion": "serving.argosy.dev/v1alpha1", "kind": "ServingDeployment",
-           "metadata": {"name": "bad"}, "spec": {"model": {"uri": "pvc://models/x"},
-           **spec}}  # fmt: skip
-    status, out, _ = plugin.run("lint", "-", given=yaml.safe_dump(bad))
-    assert status == 1
-    with pytest.raises(Exception, match=theirs):
-        plugin.argosy.kubectl("create", "-f", "-", given=yaml.safe_dump(bad))
-    assert ours in out
-
-
-def test_an_unknown_fleet_names_those_that_there_are(plugin: Plugin) -> None:
-    status, _, said = plugin.run("explain", "none")
-    assert status == 1
-    assert f"it has {FLEET}" in said or f", {FLEET}" in said
-
-
+@pytest.mark.long
 def test_an_account_without_rights_is_told_which_are_missing(plugin: Plugin) -> None:
     account = f"system:serviceaccount:{plugin.argosy.namespace}:default"
     token = plugin.argosy.kubectl("create", "token", "default").strip()

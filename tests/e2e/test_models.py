@@ -15,7 +15,7 @@ import yaml
 from local.weights.tiny import write_tiny
 from tests.e2e.installed import Installed, complete
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 
 STORES = Path(__file__).parents[1] / "support/stores.py"
 RESTRICTED = {
@@ -135,7 +135,7 @@ SOURCES = {
 }
 
 
-@pytest.mark.parametrize("name", list(SOURCES))
+@pytest.mark.parametrize("name", ["from-hub", pytest.param("from-s3", marks=pytest.mark.long)])
 def test_a_fetched_model_answers_through_the_gateway(
     argosy: Installed, stores: Path, name: str
 ) -> None:
@@ -156,6 +156,7 @@ def test_a_fetched_model_answers_through_the_gateway(
     argosy.kubectl("delete", "sd", name, "--wait=false")
 
 
+@pytest.mark.long
 def test_a_repository_that_does_not_exist_is_named_before_any_engine_pod(
     argosy: Installed, stores: Path
 ) -> None:
@@ -172,6 +173,7 @@ def test_a_repository_that_does_not_exist_is_named_before_any_engine_pod(
     argosy.kubectl("delete", "sd", "from-none", "--wait=false")
 
 
+@pytest.mark.long
 def test_a_fetch_says_how_far_it_is(argosy: Installed, stores: Path) -> None:
     """Of 40 MiB, because 4 MiB are written at a time."""
     large = stores / "served/org/large"
@@ -198,6 +200,7 @@ def test_a_fetch_says_how_far_it_is(argosy: Installed, stores: Path) -> None:
     argosy.kubectl("delete", "sd", "slow", "--wait=false")
 
 
+@pytest.mark.long
 def test_a_missing_account_of_the_job_is_named_until_it_exists(
     argosy: Installed, stores: Path
 ) -> None:

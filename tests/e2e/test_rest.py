@@ -9,7 +9,7 @@ from local.demo import rest
 from local.demo.kube import condition
 from tests.e2e.installed import SYSTEM
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 STARTS_S = 15
 """The windows of a start, 13 s: hold, rate and two intervals."""
 WATCHED_S = 25

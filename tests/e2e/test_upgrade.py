@@ -102,6 +102,7 @@ def test_helm_upgrade_of_the_operator_restarts_no_engine_and_no_gateway(
     assert uids(argosy, unhurt, "gateway", *ENGINES) == pods
 
 
+@pytest.mark.long
 def test_an_upgrade_and_the_way_back_replace_no_pod(argosy, unhurt, record_property):
     """All three images change, and change back."""
     everything = ("gateway", *ENGINES)

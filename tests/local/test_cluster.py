@@ -1,6 +1,5 @@
 """The one-machine cluster behaves as a Kubernetes cluster does, also when its parts die."""
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -13,7 +12,7 @@ from local.cluster.cluster import Cluster, processes_in
 from local.cluster.errors import ApiError
 from tests.local import ordinary
 
-pytestmark = [pytest.mark.cluster, pytest.mark.long]
+pytestmark = pytest.mark.cluster
 KUBECTL = Path(sys.prefix) / "bin" / "kubectl"
 
 
@@ -115,6 +114,7 @@ def test_a_service_answers_on_loopback_and_by_name_in_a_pod(cluster, namespace):
     assert kubectl(cluster, "logs", "-n", namespace, "ask").split() == ["200", "200"]
 
 
+@pytest.mark.long
 def test_prestop_runs_before_sigterm_and_grace_ends_what_ignores_it(cluster, namespace):
     stubborn = pod(
         "stubborn",
@@ -150,6 +150,7 @@ def test_a_crash_is_restarted_and_its_exit_code_reported(cluster, namespace):
     assert cluster.until(last_exit, "a restart") == 7
 
 
+@pytest.mark.long
 def test_restricted_pod_security_refuses_a_root_pod(cluster, namespace):
     body = {
         "metadata": {"name": "root"},
@@ -173,6 +174,7 @@ def test_gpus_are_scheduled_until_none_is_left(cluster, namespace):
     assert "Insufficient nvidia.com/gpu" in cluster.until(unschedulable, path)["message"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resource", ["persistentvolumeclaims", "pods"])
 def test_a_kubelet_may_read_what_the_authorizer_has_not_seen_yet(cluster, resource):
     """One that was refused a claim tried its pod again after 13 s: `make demo` took longer by as
@@ -192,6 +194,7 @@ def test_a_kubelet_may_read_what_the_authorizer_has_not_seen_yet(cluster, resour
     assert answer["status"]["allowed"], answer["status"]
 
 
+@pytest.mark.long
 def test_a_restart_of_a_kubelet_loses_no_pod_and_no_gpu(cluster, namespace):
     before = create_ready(cluster, namespace, web("stays"))
     node = before["spec"]["nodeName"]
@@ -211,6 +214,7 @@ def test_a_restart_of_a_kubelet_loses_no_pod_and_no_gpu(cluster, namespace):
     )
 
 
+@pytest.mark.long
 def test_processes_die_with_their_runtime_and_come_back(cluster, namespace):
     before = create_ready(cluster, namespace, web("back"))
     cluster.kill_runtime(before["spec"]["nodeName"])
@@ -226,20 +230,7 @@ def test_processes_die_with_their_runtime_and_come_back(cluster, namespace):
     assert cluster.until(is_back, path, timeout_s=100)
 
 
-def test_the_audit_log_names_user_verb_and_object(cluster, namespace):
-    body = {"metadata": {"name": "seen"}, "data": {"a": "b"}}
-    cluster.api.post(f"/api/v1/namespaces/{namespace}/configmaps", body)
-
-    def line() -> dict | None:
-        for text in cluster.audit_log.read_text().splitlines():
-            if f'"namespace":"{namespace}","name":"seen"' in text:
-                return json.loads(text)
-        return None
-
-    found = cluster.until(line, "an audit line")
-    assert (found["verb"], found["user"]["username"]) == ("create", "argosy-admin")
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_nothing_is_left_behind_after(end):
     with tempfile.TemporaryDirectory(prefix="argosy-test-") as folder:
@@ -255,6 +246,7 @@ def test_nothing_is_left_behind_after(end):
         assert not second.files.state.exists()
 
 
+@pytest.mark.long
 def test_a_tied_cluster_ends_soon_after_the_process_that_started_it():
     """Its supervisor watches the nodes in a thread, which waits for minutes."""
     with tempfile.TemporaryDirectory(prefix="argosy-test-") as folder:
@@ -280,6 +272,7 @@ def test_a_tied_cluster_ends_soon_after_the_process_that_started_it():
             tied.stop()
 
 
+@pytest.mark.long
 def test_a_restricted_pod_becomes_ready_in_a_cluster_of_an_ordinary_user():
     if reason := ordinary.reason_not():
         pytest.skip(reason)

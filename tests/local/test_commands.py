@@ -1,8 +1,5 @@
 """The commands around a cluster: preflight, clean-cache, logs, publish. No cluster is started."""
 
-import os
-import signal
-import subprocess
 import sys
 import threading
 
@@ -41,55 +38,12 @@ def test_preflight_names_every_missing_tool_and_its_package_at_once(monkeypatch,
     assert "apt-get install" in said
 
 
-def test_clean_cache_shows_the_size_and_keeps_all_unless_told_yes(cache, monkeypatch, capsys):
-    monkeypatch.setattr("builtins.input", lambda _: "")
-    assert run(monkeypatch, "clean-cache") == 1
-    assert "3 MB" in capsys.readouterr().out
-    assert (cache / "cluster" / "kube").exists()
-
-
-def test_clean_cache_removes_our_cache_and_nothing_beside_it(cache, monkeypatch):
-    monkeypatch.setattr("builtins.input", lambda _: "y")
-    assert run(monkeypatch, "clean-cache") == 0
-    assert not cache.exists()
-    assert (cache.parent / "other").read_text() == "stays"
-
-
 def test_clean_cache_refuses_a_folder_that_is_not_a_cache(tmp_path, monkeypatch, capsys):
     (tmp_path / "thesis.txt").write_text("years of work")
     monkeypatch.setenv("ARGOSY_CACHE", str(tmp_path))
     assert run(monkeypatch, "clean-cache", "--yes") == 1
     assert "thesis.txt" in capsys.readouterr().err
     assert (tmp_path / "thesis.txt").exists()
-
-
-def test_logs_of_an_unknown_component_lists_those_that_exist(tmp_path, monkeypatch, capsys):
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "etcd.log").write_text("line\n")
-    assert run(monkeypatch, "logs", "nothing", "--state-dir", str(tmp_path)) == 1
-    assert "etcd.log" in capsys.readouterr().err
-
-
-def test_logs_follow_one_component(tmp_path):
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "etcd.log").write_text("hello\n")
-    words = ["logs", "etcd", "--state-dir", str(tmp_path)]
-    with subprocess.Popen(
-        [sys.executable, "-m", "local.cluster", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as follows:
-        assert follows.stdout.readline() == "hello\n"
-        with (tmp_path / "logs" / "etcd.log").open("a") as log:
-            log.write("more\n")
-        assert follows.stdout.readline() == "more\n"
-        os.killpg(follows.pid, signal.SIGTERM)
-
-
-def test_publish_without_a_port_says_what_to_write(monkeypatch, capsys):
-    assert run(monkeypatch, "publish", "demo/chat") == 2
-    assert "write NAMESPACE/SERVICE:PORT" in capsys.readouterr().err
 
 
 def test_a_taken_host_port_is_named():

@@ -1,7 +1,6 @@
 """What the preflight fetches on a machine that lacks programs. Nothing is installed here."""
 
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -109,44 +108,9 @@ def test_without_the_venv_module_an_environment_with_pip_is_made(bare, tmp_path,
     assert str(tmp_path / "made") in said.stdout
 
 
-def test_as_root_a_missing_program_is_installed_and_it_is_said(bare, monkeypatch, capsys):
-    calls = stand_in(bare)
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.delenv("ARGOSY_INSTALL")
-    preflight._fetch()
-    assert preflight._missing_tools() == []
-    assert calls.read_text().splitlines()[-1].endswith(" install nftables")
-    assert "installing nftables (ARGOSY_INSTALL=0" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("user", "wish"), [(0, "0"), (1000, "1")])
-def test_nothing_is_installed_for_a_user_or_when_switched_off(bare, user, wish, monkeypatch):
-    calls = stand_in(bare)
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setenv("ARGOSY_INSTALL", wish)
-    fetch.obtain(["nftables"])
-    asked = calls.read_text().splitlines()
-    assert [line for line in asked if " install " in line and "--simulate" not in line] == []
-    assert asked[-1].endswith(" download nftables")
-
-
-def test_what_is_installed_is_left_at_its_version(bare):
-    lines = 'echo "Inst libx [1.0] (1.1 s [a])"; echo "Inst liby (1.1 s [a]) []"'
-    calls = stand_in(bare, APT.replace('echo "Inst nftables (1.0 stable [amd64])"', lines))
-    fetch.obtain(["nftables"])
-    assert calls.read_text().splitlines()[-1].endswith(" download liby nftables")
-
-
 def test_a_package_that_cannot_be_fetched_is_named_with_the_reason(bare, capsys):
     stand_in(bare, "#!/bin/sh\necho 'E: no network' >&2\nexit 100\n")
     assert preflight.main() == 1
     said = capsys.readouterr().err
     assert "the missing packages could not be fetched: apt-get failed: E: no network" in said
     assert "missing: programs nft (package nftables): apt-get install nftables" in said
-
-
-def test_a_machine_that_has_everything_fetches_nothing(bare):
-    calls = stand_in(bare)
-    (bare / "nft").symlink_to("/bin/true")
-    preflight._fetch()
-    assert not calls.exists()

@@ -107,31 +107,6 @@ def test_a_sub_path_that_is_not_there_is_named_and_leads_nowhere_else(node: Node
         assert sub_path in said
 
 
-def test_the_status_of_images_is_true(node: Node) -> None:
-    node.call("RemoveImage", image=api_pb2.ImageSpec(image=MODEL))
-    assert images(node, MODEL) == []
-    image = pulled(node)
-    (found,) = images(node, MODEL)
-    assert (found.id, list(found.repo_tags)) == (image, [MODEL])
-    assert list(found.repo_digests) == [f"127.0.0.1:5000/models/tiny@{image}"]
-    assert found.size == 8
-    assert {i.id for i in images(node)} >= {image}
-    (usage,) = node.call("ImageFsInfo").image_filesystems
-    assert usage.used_bytes.value == 8
-
-
-def test_an_image_leaves_when_no_container_has_it(node: Node, pod: str) -> None:
-    image = pulled(node)
-    container = node.run(pod, "sleep", "60", mounts=[mount(image)])
-    spec = api_pb2.ImageSpec(image=image)
-    assert "mounted by main" in refusal(node, "RemoveImage", image=spec)
-    assert images(node, MODEL) != []
-    node.call("StopContainer", container_id=container, timeout=0)
-    node.call("RemoveImage", image=spec)
-    assert images(node, MODEL) == []
-    node.call("RemoveImage", image=spec)
-
-
 def test_a_pull_that_fails_says_why(node: Node) -> None:
     image = api_pb2.ImageSpec(image=MODEL)
     wrong = api_pb2.AuthConfig(username="reader", password="wrong")

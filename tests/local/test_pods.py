@@ -38,10 +38,6 @@ def pod(role="prefill", *, ready="True", phase="Running", node="node-1", gpus=4,
     return raw
 
 
-def deployment(role="prefill", **spec):
-    return {"metadata": {"labels": {"serving.argosy.dev/role": role}}, "spec": spec}
-
-
 ONE = [
     # what the pod is: Ready, present, and the GPUs that it holds
     ("ready", pod(), 1, 1, 4),
@@ -64,24 +60,6 @@ def test_a_pod_counts_as_the_kubelet_and_the_scheduler_say(raw, ready, present, 
     found = count([raw], [])
     assert found.roles["prefill"] == Replicas(ready=ready, desired=0, present=present)
     assert found.gpus == gpus
-
-
-def test_desired_replicas_are_what_the_deployments_ask_for():
-    found = count([], [deployment(replicas=2), deployment(replicas=1), deployment("decode")])
-    assert found.roles["prefill"].desired == 3
-    assert found.roles["decode"].desired == 1  # Kubernetes' default
-
-
-def test_a_fleet_whose_pods_are_gone_has_no_replicas_although_some_are_desired():
-    found = count([], [deployment(replicas=2)])
-    assert found.roles["prefill"] == Replicas(ready=0, desired=2, present=0)
-    assert found.gpus == 0
-
-
-def test_names_are_kept_by_role_and_restarts_by_pod():
-    found = count([pod(name="p", restarts=2), pod("decode", name="d")], [])
-    assert found.names == {"prefill": frozenset({"p"}), "decode": frozenset({"d"})}
-    assert sorted(found.restarts.values()) == [0, 2]
 
 
 def test_a_pod_that_the_kubelet_has_not_seen_is_present_and_not_ready():

@@ -4,8 +4,6 @@ Records and readings of a good run are made by hand; each row changes one thing 
 the targets that must miss then. No row may leave all targets met.
 """
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,6 @@ from local.demo import ramp
 from local.demo.errors import DemoError
 from local.demo.figures import DemoFigures
 from local.demo.traffic.plan import arrivals
-from local.demo.traffic.pods import count
 from local.demo.traffic.score import Limits, Seen
 from local.demo.traffic.watch import Reading, Records, Watch
 
@@ -184,11 +181,6 @@ def test_readings_that_do_not_cover_the_ramp_fail_the_run(look: Look):
         judged(good_records(), look(good_readings()))
 
 
-def test_a_second_without_a_reading_is_no_gap():
-    readings = [r for r in good_readings() if r.at_s % 5 == 0]
-    assert judged(good_records(), readings).values["decode_replicas_max"] == 2
-
-
 def test_a_ramp_without_records_fails_the_run():
     with pytest.raises(DemoError, match="no request of the ramp ended"):
         judged([], good_readings())
@@ -238,48 +230,3 @@ def fleet(*sizes: tuple[str, int, int]) -> Any:
 def test_replicas_are_back_when_the_pods_are_and_no_more_are_asked_for(sizes, back):
     minimum = {"prefill": 1, "decode": 1}
     assert ramp.await_minimum(fleet(*sizes), "f", minimum, 0) is back
-
-
-def test_names_and_restarts_of_pods_that_were_removed_are_kept():
-    nothing: Any = None
-    watch = Watch(nothing, "demo", "f", "", Records(Path("none")), LIMITS, print)
-    labels = {"serving.argosy.dev/role": "prefill"}
-
-    def pod(name: str, restarts: int) -> dict:
-        status = {"containerStatuses": [{"restartCount": restarts}]}
-        meta = {"name": name, "uid": name, "labels": labels}
-        return {"metadata": meta, "spec": {"containers": []}, "status": status}
-
-    watch.note(count([pod("a", 0), pod("b", 2)], []))
-    watch.note(count([pod("b", 0), pod("c", 1)], []))
-    assert watch.names == {"prefill": {"a", "b", "c"}}
-    assert watch.restarts == {"a": 0, "b": 2, "c": 1}
-
-
-CLIENTS = [
-    ("ended with 3", "import sys; sys.exit(3)", 60),
-    ("was silent for 1 s", "import time; time.sleep(60)", 1),
-]
-
-
-@pytest.mark.parametrize(("how", "program", "within_s"), CLIENTS, ids=[row[0] for row in CLIENTS])
-def test_a_load_client_that_does_not_start_fails_the_run(how: str, program: str, within_s: float):
-    words = [sys.executable, "-c", program]
-    with (
-        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as client,
-        pytest.raises(DemoError, match=f"the load client {how}"),
-    ):
-        ramp.second_0(client, within_s)
-
-
-@pytest.mark.parametrize(
-    ("status", "idle"),
-    [
-        ({}, False),
-        ({"status": {}}, False),
-        ({"status": {"columns": {"slo": "Met"}}}, False),
-        ({"status": {"columns": {"slo": "Idle"}}}, True),
-    ],
-)
-def test_rest_begins_when_status_says_idle(status: dict[str, Any], idle: bool):
-    assert ramp.is_idle(status) == idle

@@ -89,13 +89,6 @@ def test_every_write_of_the_product_counts_but_leases_and_reviews(tmp_path, text
     assert len(written(tmp_path, EARLIER, *renewals(), text)) == counts
 
 
-def test_a_write_is_named_by_account_verb_and_object(tmp_path):
-    scale = line(OPERATOR, "patch", "deployments", 30, sub="scale")
-    assert written(tmp_path, EARLIER, *renewals(), scale) == [
-        "argosy-operator patch deployments/scale x"
-    ]
-
-
 NO_EARLIER = [
     ("an_empty_log", ()),
     ("renewals_only", renewals()),

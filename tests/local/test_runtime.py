@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
@@ -73,37 +72,6 @@ def test_output_goes_to_the_log_in_the_cri_format_and_the_exit_code_is_kept(node
     ]
 
 
-def test_the_bridge_keeps_its_hardware_address_while_pods_come_and_go(node):
-    def address() -> str:
-        return node.inside("ip", "-br", "link", "show", "br0af40100").split()[2]
-
-    at_first = address()
-    pods = [node.pod(f"neighbour{n}") for n in range(6)]
-    assert address() == at_first
-    for key in pods:
-        node.call("RemovePodSandbox", pod_sandbox_id=key)
-        assert address() == at_first
-
-
-def test_a_fatal_signal_is_128_plus_its_number(node, pod):
-    status = node.wait(node.run(pod, "sh", "-c", "sh -c 'kill -9 $$'; exit $?"))
-    assert status.exit_code == 137
-
-
-def test_args_follow_the_entrypoint_and_a_command_replaces_it(node, pod):
-    assert node.output(node.run(pod, args=["more"])) == "entry more"
-    assert node.output(node.run(pod, "echo", "own", args=["more"])) == "own more"
-
-
-def test_a_program_that_does_not_exist_fails_the_start_and_names_it(node, pod):
-    container = node.create(pod, "no-such-program")
-    error = _failure(node.call, name="StartContainer", container_id=container)
-    assert "no-such-program" in error.details()
-    assert "not found" in error.details()
-    status = node.status(container)
-    assert (status.state, status.exit_code) == (api_pb2.CONTAINER_EXITED, 128)
-
-
 def test_the_program_is_pid_1_of_the_image_s_user_without_capabilities(node, pod):
     text = node.output(
         node.run(
@@ -113,35 +81,6 @@ def test_the_program_is_pid_1_of_the_image_s_user_without_capabilities(node, pod
     assert text.splitlines()[0] == f"1 {_USER} ahoy"
     assert text.splitlines()[1].endswith("\t0000000000000000")
     assert text.splitlines()[2] == "app"
-
-
-def test_run_as_user_group_and_supplemental_groups_are_honoured(node, pod):
-    security = api_pb2.LinuxContainerSecurityContext(
-        run_as_user=api_pb2.Int64Value(value=1234),
-        run_as_group=api_pb2.Int64Value(value=55),
-        supplemental_groups=[2000],
-        no_new_privs=True,
-    )
-    script = "id -u; id -g; id -G; grep NoNewPrivs /proc/self/status"
-    container = node.run(pod, "sh", "-c", script, security=security)
-    assert node.output(container).split() == ["1234", "55", "55", "2000", "NoNewPrivs:", "1"]
-    assert node.status(container).user.linux.uid == 1234
-
-
-def test_uid_0_keeps_the_usual_capabilities_and_loses_dropped_ones(node, pod):
-    drop = api_pb2.LinuxContainerSecurityContext(
-        capabilities=api_pb2.Capability(
-            drop_capabilities=["ALL"], add_capabilities=["NET_BIND_SERVICE"]
-        )
-    )
-    show = ("grep", "CapEff", "/proc/self/status")
-    assert node.output(node.run(pod, *show, image="root")).endswith("a80425fb")
-    assert node.output(node.run(pod, *show, image="root", security=drop)).endswith("0" * 13 + "400")
-
-
-def test_a_private_interpreter_and_its_environment_run_for_the_image_s_user(node, pod):
-    code = "import sys, grpc; print(sys.prefix)"
-    assert node.output(node.run(pod, sys.executable, "-c", code, image="python")) == sys.prefix
 
 
 def test_the_host_s_homes_and_state_are_not_visible_and_image_paths_are_read_only(node, pod):
@@ -211,32 +150,6 @@ def test_mounts_resolve_links_inside_the_root_and_honour_read_only(node, pod, di
     assert not Path("/run/secrets/here").exists()
 
 
-def test_a_read_only_root_filesystem_cannot_be_written_but_its_mounts_can(node, pod, directory):
-    scratch = directory / "scratch"
-    scratch.mkdir()
-    security = api_pb2.LinuxContainerSecurityContext(readonly_rootfs=True)
-    script = "for d in / /tmp /usr /scratch; do touch $d/x 2>/dev/null && echo $d; done; true"
-    mounts = [api_pb2.Mount(container_path="/scratch", host_path=str(scratch))]
-    container = node.run(pod, "sh", "-c", script, image="root", security=security, mounts=mounts)
-    assert node.output(container) == "/scratch"
-
-
-def test_an_unknown_image_is_absent_and_pulling_it_says_what_to_write(node, directory):
-    unknown = api_pb2.ImageSpec(image="ghcr.io/nobody/nothing:1")
-    assert not node.call("ImageStatus", image=unknown).HasField("image")
-    error = _failure(node.call, name="PullImage", image=unknown)
-    assert error.code() is grpc.StatusCode.NOT_FOUND
-    assert str(directory / "images.json") in error.details()
-
-
-def test_the_images_file_is_read_again_when_it_changes(node, directory):
-    file = directory / "images.json"
-    entries = json.loads(file.read_text())
-    file.write_text(json.dumps(entries | {"ghcr.io/late/comer": {"user": 7}}))
-    late = node.call("ImageStatus", image=api_pb2.ImageSpec(image="ghcr.io/late/comer:v1")).image
-    assert late.uid.value == 7
-
-
 def test_pods_reach_each_other_by_address_and_may_bind_the_same_port(node):
     pods = [node.pod(f"peer{n}") for n in range(2)]
     server = (
@@ -270,16 +183,6 @@ def test_containers_of_a_pod_share_network_hostname_and_shared_memory(node, pod)
     assert lines[2:] == ["nameserver 10.96.0.10", "search svc.cluster.local"]
 
 
-def test_a_host_network_pod_has_the_node_s_interfaces_and_no_address_of_its_own(node):
-    options = api_pb2.NamespaceOption(network=api_pb2.NODE)
-    key = node.pod(
-        "host", security_context=api_pb2.LinuxSandboxSecurityContext(namespace_options=options)
-    )
-    assert node.call("PodSandboxStatus", pod_sandbox_id=key).status.network.ip == ""
-    assert "br0af40100" in node.output(node.run(key, "cat", "/proc/net/dev"))
-    node.call("RemovePodSandbox", pod_sandbox_id=key)
-
-
 def test_stopping_a_pod_twice_and_removing_it_leaves_nothing(node):
     key = node.pod("short")
     container = node.run(key, "sleep", "60")
@@ -293,27 +196,6 @@ def test_stopping_a_pod_twice_and_removing_it_leaves_nothing(node):
     ).containers
     assert not (node.root / "pods" / key).exists()
     _until(lambda: f"ve{key[:12]}" not in node.inside("ip", "link"))
-
-
-def test_twenty_pods_start_in_less_than_four_seconds(node):
-    began = time.monotonic()
-
-    def start(number: int) -> str:
-        key = node.pod(f"many{number}")
-        node.run(key, "sleep", "60")
-        return key
-
-    with ThreadPoolExecutor(20) as threads:
-        keys = list(threads.map(start, range(20)))
-        assert time.monotonic() - began < 4
-        list(threads.map(lambda key: node.call("RemovePodSandbox", pod_sandbox_id=key), keys))
-
-
-def test_a_process_that_ends_at_once_is_never_waited_for_in_vain(node, pod):
-    container = node.run(pod, "sleep", "60")
-    with ThreadPoolExecutor(8) as threads:
-        answers = list(threads.map(lambda _: node.exec(container, "true"), range(60)))
-    assert {answer.exit_code for answer in answers} == {0}
 
 
 def test_when_the_runtime_is_killed_its_containers_die_and_are_reported_as_exited(node):

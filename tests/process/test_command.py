@@ -126,11 +126,3 @@ def test_explain_looks_where_kubectl_would(
     assert main(["explain", "chat", *flags]) == 1
     text = f"there is no ServingDeployment chat in namespace {namespace}: it has blog\n"
     assert text in capsys.readouterr().err
-
-
-def test_explain_without_a_kubeconfig_says_where_it_looked(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert main(["explain", "chat"]) == 3
-    assert str(tmp_path / "none") in capsys.readouterr().err

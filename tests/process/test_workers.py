@@ -1,8 +1,6 @@
 """A burst of events is one round, a failing fleet pauses, an edited spec ends the pause."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -94,17 +92,6 @@ async def test_a_throttling_server_is_left_alone_as_long_as_it_asks(
     assert said.exc_info is None
 
 
-def test_an_error_of_the_cluster_passes_through_context_managers() -> None:
-    @contextmanager
-    def some_context() -> Iterator[None]:
-        yield
-
-    error = ClusterError(ErrorKind.FORBIDDEN, "list Pod", "no")
-    with pytest.raises(ClusterError) as caught, some_context():
-        raise error
-    assert caught.value is error
-
-
 class AtZero(Rounds):
     """Rounds of a fleet at zero, whose gateways are asked between them."""
 
@@ -141,24 +128,3 @@ async def test_a_gateway_of_a_fleet_at_zero_that_may_have_a_request_begins_a_rou
     await rounds.next()
     await rounds.next()
     await workers.close()
-
-
-async def test_a_fleet_at_zero_that_nobody_asks_for_has_no_round(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "LISTEN_S", 0.01)
-    rounds = AtZero(GatewayLoad(0, 900.0), GatewayLoad(0, 0.5))
-    workers = Workers(rounds, gateways=rounds)
-    workers.enqueue(KEY)
-    await rounds.next()
-    async with asyncio.timeout(5):
-        await rounds.all_asked.wait()
-    assert rounds.count == 1
-    workers.enqueue(KEY)
-    await rounds.next()
-    assert rounds.count == 2
-    await workers.close()
-
-
-def test_a_request_waits_for_the_operator_for_a_second_at_most() -> None:
-    assert module.LISTEN_S == 1.0

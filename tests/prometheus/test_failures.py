@@ -6,8 +6,8 @@ import socket
 import pytest
 
 from argosy_law.goals import Windows
-from argosy_law.observe import FleetMetrics, Idle, Unknown, Value
-from argosy_law.signals.samples import RECEIVED, Round, Series, assemble
+from argosy_law.observe import FleetMetrics, Unknown, Value
+from argosy_law.signals.samples import RECEIVED
 from argosy_operator.adapters.prometheus.allowlist import Allowlist
 from argosy_operator.adapters.prometheus.collect import Question
 from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
@@ -16,11 +16,6 @@ from argosy_operator.adapters.prometheus.queries import escape, selector
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
 ASKED = Question(("default", "a"), WINDOWS)
 OURS = '"namespace": "default", "fleet": "a", '
-
-
-def counter(*samples: tuple[float, float]) -> FleetMetrics:
-    series = Series(RECEIVED, {"outcome": "accepted", "role": "gateway"}, samples)
-    return assemble(Round(samples[-1][0], (series,), 1, 1), WINDOWS)
 
 
 async def test_a_black_hole_costs_the_time_out_and_no_minutes() -> None:
@@ -67,30 +62,6 @@ def test_names_cannot_break_out_of_a_matcher() -> None:
         selector(("up",), [("default", '"}|.*')])
         == r"""{__name__=~"up",namespace=~"default",fleet=~"\"\\}\\|\\.\\*"}"""
     )
-
-
-def test_a_flat_counter_is_idle_and_a_growing_one_counts_exactly() -> None:
-    flat = counter(*((1000.0 + i, 7.0) for i in range(8)))
-    assert isinstance(flat.arrivals, Idle)
-    grown = counter(*((1000.0 + i, 7.0 + 2 * i) for i in range(8)))
-    assert isinstance(grown.arrivals, Value)
-    assert grown.arrivals.value == 2.0
-    assert [b.count for b in grown.bins] == [2.0] * 7
-
-
-def test_a_restarted_counter_counts_from_zero() -> None:
-    seen = counter((1000, 100), (1001, 104), (1002, 3), (1003, 5))
-    assert [b.count for b in seen.bins] == [4, 3, 2]
-
-
-def test_one_sample_is_no_rate_yet() -> None:
-    assert isinstance(counter((1000.0, 50.0)).arrivals, Unknown)
-
-
-def test_a_negative_counter_is_a_lie() -> None:
-    seen = counter((1000.0, 5.0), (1001.0, -1.0)).arrivals
-    assert isinstance(seen, Unknown)
-    assert seen.reason.startswith("NotANumber")
 
 
 async def answered(body: str, status: str = "200 OK") -> FleetMetrics:
@@ -153,13 +124,6 @@ async def test_no_answer_at_all_fails_a_round(body: str) -> None:
     assert isinstance(seen, FleetMetrics)
 
 
-async def test_prometheus_own_words_about_an_error_are_passed_on() -> None:
-    body = '{"status": "error", "errorType": "bad_data", "error": "query is too long"}'
-    seen = await answered(body, "400 Bad Request")
-    assert isinstance(seen.arrivals, Unknown)
-    assert "query is too long" in seen.arrivals.reason
-
-
 async def test_what_some_other_server_says_does_not_end_up_in_status() -> None:
     """The address may come from a user's object, and its answer is not the user's to read."""
     for status in ("200 OK", "403 Forbidden"):
@@ -189,10 +153,3 @@ async def test_ages_of_samples_are_measured_on_prometheus_clock() -> None:
     assert seen.clock_skew_s == -4000.0
     assert isinstance(seen.arrivals, Value)
     assert seen.arrivals.at == 5000.0
-
-
-async def test_nothing_observed_is_no_quantile() -> None:
-    row = OURS + '"__name__": "up", "role": "gateway", "of": "tpot"'
-    body = '{"metric": {' + row + '}, "value": [1000, "NaN"], "values": [[1000, "1"]]}'
-    seen = await answered('{"status": "success", "data": {"result": [' + body + "]}}")
-    assert isinstance(seen.tpot_p90_s, Idle)

@@ -191,6 +191,7 @@ OLDER = {
 } | {"kubernetes_pod_name": "gateway-0"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("labels", [USUAL, OLDER])
 async def test_labels_that_the_usual_jobs_write_are_those_of_a_fleet(
     labels: dict[str, str], tmp_path: Path
@@ -206,6 +207,7 @@ async def test_labels_that_the_usual_jobs_write_are_those_of_a_fleet(
     assert sum(b.count for b in seen.bins) <= 100
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("without", "names"),
     [
@@ -234,6 +236,7 @@ async def test_a_label_that_is_missing_is_named_with_the_job(
     assert names in blind.reason
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("labels", [OURS, USUAL])
 async def test_pods_that_two_jobs_scrape_are_measured_once_and_the_jobs_are_named(
     labels: dict[str, str], tmp_path: Path

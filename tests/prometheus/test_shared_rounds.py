@@ -134,48 +134,6 @@ async def test_a_round_is_four_queries_however_many_fleets(number: int) -> None:
         assert seen[key].at == NOW
 
 
-async def test_fleets_of_other_windows_have_rounds_of_their_own() -> None:
-    prometheus = Prometheus(fleets(6))
-    longer = replace(WINDOWS, rate_s=600)
-    held = replace(WINDOWS, cold_start_s=900)  # no query depends on it
-    async with serving(prometheus) as metrics:
-        await ask_all(metrics, prometheus.fleets[:2])
-        await ask_all(metrics, prometheus.fleets[2:4], longer)
-        assert len(prometheus.asked) == 2 * QUERIES
-        await ask_all(metrics, prometheus.fleets[:2], held)
-    assert len(prometheus.asked) == 2 * QUERIES
-
-
-async def test_a_fleet_that_appears_between_rounds_is_measured_without_a_wait() -> None:
-    prometheus = Prometheus(fleets(3))
-    first, *later = prometheus.fleets
-    async with serving(prometheus) as metrics:
-        await ask_all(metrics, [first])
-        async with asyncio.timeout(WINDOWS.interval_s / 2):
-            seen = await ask_all(metrics, later)
-    assert all(isinstance(one.arrivals, Value) for one in seen.values())
-    assert len(prometheus.asked) == 2 * QUERIES, "one round for both that appeared"
-
-
-async def test_rows_of_pairs_that_nobody_asked_for_are_left_out() -> None:
-    """Namespaces and names are matched apart: a/x and b/y match a/y, too."""
-    prometheus = Prometheus([("a", "x"), ("b", "y"), ("a", "y")])
-    async with serving(prometheus) as metrics:
-        seen = await ask_all(metrics, [("a", "x"), ("b", "y")])
-    assert [m.role("decode").running for m in seen.values()] == [Value(1.0, NOW), Value(2.0, NOW)]
-
-
-async def test_a_row_of_another_shape_leaves_only_its_own_fleet_without_metrics() -> None:
-    good, bad = ("a", "good"), ("a", "bad")
-    histogram = {"metric": labels(bad, __name__=RECEIVED), "histograms": []}
-    prometheus = Prometheus([good, bad], {RECEIVED: [histogram]})
-    async with serving(prometheus) as metrics:
-        seen = await ask_all(metrics, [good, bad])
-    assert isinstance(seen[good].arrivals, Value)
-    assert isinstance(seen[bad].arrivals, Unknown)
-    assert seen[bad].arrivals.reason.startswith("PrometheusAnswer")
-
-
 async def test_a_fleet_with_far_too_many_series_leaves_only_itself_without_metrics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -226,21 +184,6 @@ async def test_a_server_that_limits_a_query_is_asked_for_fewer_fleets(
     assert all(isinstance(one.arrivals, Value) for one in seen.values())
     unknown = {one.ttft_p90_s.reason for one in seen.values() if one.ttft_p90_s != Idle(NOW)}
     assert unknown == {"NoSamples"}, "the server has no histograms"
-
-
-async def test_quantiles_of_another_shape_are_all_that_is_lost() -> None:
-    class Wrong(Prometheus):
-        async def answer(self, request: web.Request) -> web.Response:
-            if "histogram_quantile" not in request.query["query"]:
-                return await super().answer(request)
-            rows = [{"value": [NOW, "1"]}]
-            return web.json_response({"status": "success", "data": {"result": rows}})
-
-    prometheus = Wrong(fleets(2))
-    async with serving(prometheus) as metrics:
-        seen = await ask_all(metrics, prometheus.fleets)
-    assert all(isinstance(one.arrivals, Value) for one in seen.values())
-    assert all(isinstance(one.ttft_p90_s, Unknown) for one in seen.values())
 
 
 async def test_a_users_address_gets_no_url_that_a_proxy_would_refuse() -> None:
@@ -331,20 +274,6 @@ async def test_a_server_that_is_silent_leaves_the_fleets_of_another_alone() -> N
         assert all(isinstance(one.arrivals, Value) for one in seen.values())
         assert all(isinstance(one.metrics.arrivals, Unknown) for one in await waiting)
     silent.close()
-
-
-async def test_a_server_that_answers_every_query_in_time_may_take_longer_for_the_round() -> None:
-    class Slow(Prometheus):
-        async def answer(self, request: web.Request) -> web.Response:
-            await asyncio.sleep(0.4)
-            return await super().answer(request)
-
-    prometheus = Slow(fleets(20))
-    async with serving(prometheus) as metrics:
-        metrics.timeout_s = 1.0
-        seen = await ask_all(metrics, prometheus.fleets)
-    assert all(isinstance(one.arrivals, Value) for one in seen.values())
-    assert len(prometheus.asked) == QUERIES
 
 
 INTERVAL_S = 15.0

@@ -6,11 +6,8 @@ The cluster has no CPU metrics, so what is seen of the autoscaler is its range.
 import time
 
 import pytest
-import yaml
 
-from tests.reconcile.conftest import FLEET
-
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 EXTERNAL = {"policy": "External"}
 HPA = "horizontalpodautoscalers"
 GATEWAYS = "serving.argosy.dev/fleet=chat,serving.argosy.dev/role=gateway"
@@ -74,54 +71,6 @@ def test_the_number_of_another_scaler_stays_and_its_changes_are_no_rollout(runni
     assert says(running, "ExternalOwner")["status"] == "False"
 
 
-def test_to_give_the_number_up_and_to_take_it_back_changes_no_pod(running):
-    running.patch(routing={"replicas": 3})
-    rolled_out(running)
-    before = uids(running)
-    running.patch(routing={"replicas": 3, "autoscaling": EXTERNAL})
-    rolled_out(running)
-    running.until_at_rest()
-    assert (replicas(running), uids(running)) == (3, before), "3 was not its number for a moment"
-    running.patch(routing={"replicas": 3, "autoscaling": None})
-    rolled_out(running)
-    running.until_at_rest()
-    assert (replicas(running), uids(running)) == (3, before)
-    scale(running, 1)
-    running.until("3 replicas", lambda: replicas(running) == 3)
-
-
-def test_a_new_fleet_of_another_scaler_begins_with_the_number_of_the_spec(world):
-    world.operator()
-    spec = FLEET["spec"] | {"routing": {"replicas": 3, "autoscaling": EXTERNAL}}
-    world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET | {"spec": spec}))
-    world.until_ready()
-    rolled_out(world)
-    assert replicas(world) == 3
-    scale(world, 1)
-    world.until_at_rest()
-    assert replicas(world) == 1
-
-
-def test_what_is_removed_from_the_spec_leaves_gateways_that_were_made_for_another_scaler(world):
-    """A server-side apply removes only fields that no other manager or operation owns."""
-    world.operator()
-    template = {"metadata": {"annotations": {"example.com/team": "chat"}}}
-    routing = {"replicas": 1, "autoscaling": EXTERNAL, "template": template}
-    spec = FLEET["spec"] | {"routing": routing}
-    world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET | {"spec": spec}))
-    world.until_ready()
-    rolled_out(world)
-
-    def annotations():
-        return gateway(world)["spec"]["template"]["metadata"]["annotations"]
-
-    assert annotations()["example.com/team"] == "chat"
-    world.patch(routing={"template": None})
-    rolled_out(world)
-    assert "example.com/team" not in annotations()
-    assert replicas(world) == 1
-
-
 def test_a_range_holds_without_metrics_and_the_fleet_says_what_is_missing(running):
     running.patch(routing={"autoscaling": {"min": 2, "max": 4}})
     running.until("2 gateways", lambda: replicas(running) == 2, 60)
@@ -145,17 +94,3 @@ def test_a_range_holds_without_metrics_and_the_fleet_says_what_is_missing(runnin
     running.until("1 gateway", lambda: replicas(running) == 1)
     running.until("the end of it", lambda: running.get(HPA, "chat-gateway") is None)
     rolled_out(running)
-
-
-def test_an_autoscaler_of_another_owner_with_our_name_is_named_and_untouched(running):
-    running.kubectl("autoscale", "deployment/chat-gateway", "--name=chat-gateway", "--max=1")
-    foreign = running.get(HPA, "chat-gateway")["spec"]
-    running.patch(routing={"autoscaling": {"max": 4}})
-
-    def named():
-        return running.condition("NameConflict").get("status") == "True"
-
-    running.until("NameConflict", named)
-    conflict = running.condition("NameConflict")["message"]
-    assert "HorizontalPodAutoscaler/chat-gateway" in conflict
-    assert running.get(HPA, "chat-gateway")["spec"] == foreign

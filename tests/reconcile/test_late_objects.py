@@ -46,23 +46,6 @@ def stalled_since(world: World) -> float:
     return since(world.fleet()["status"]["conditions"], "Stalled")
 
 
-def test_a_priority_class_that_comes_later_is_named_and_the_fleet_heals(world: World) -> None:
-    name = f"late-{world.namespace}"
-    start(world, priorityClassName=name)
-    world.until("it is in Ready", lambda: world.condition("Ready").get("reason") == "Forbidden")
-    assert f"there is no PriorityClass {name}" in world.condition("Ready")["message"]
-    assert f"there is no PriorityClass {name}" in stalled(world, "Forbidden")
-    refused_at = since(world.engines()[0]["status"]["conditions"], "ReplicaFailure")
-    assert stalled_since(world) >= refused_at + DEADLINE_S
-    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 10}
-    apply(world, kind | {"metadata": {"name": name}})
-    try:
-        world.until_ready()
-        world.until("all is well", lambda: world.condition("Stalled")["status"] == "False")
-    finally:
-        world.kubectl("delete", "priorityclass", name)
-
-
 def test_a_secret_of_a_volume_that_comes_later_is_waited_for_and_the_fleet_heals(
     world: World,
 ) -> None:

@@ -30,7 +30,7 @@ from tests.support.cluster import new_namespace
 if TYPE_CHECKING:
     from local.cluster.cluster import Cluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 HOLD_S = 5
 WATCHED_S = 12
 """Longer than the hold, the rate window and an interval together."""

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from local.demo.errors import CommandError
-from local.demo.kube import condition, is_ready
+from local.demo.kube import condition
 from tests.e2e.installed import complete
 from tests.reconcile.conftest import FLEET, NAMES
 from tests.reconcile.operators import World
@@ -87,50 +87,11 @@ def path(world: World, of: str, name: str = "") -> str:
     return f"{group}/{name}" if name else group
 
 
-def create(world: World, of: str, name: str) -> None:
-    """Make a fleet through one version of the API."""
-    obj = FLEET | {"apiVersion": f"serving.argosy.dev/{of}", "metadata": {"name": name}}
-    until(
-        world,
-        f"{name} is made",
-        lambda: world.kube.http.post(path(world, of), json=obj).raise_for_status(),
-    )
-
-
 def refusal(world: World, **spec: Any) -> str:
     """What the API server says of a new fleet that is `FLEET` but for this; "" if it takes it."""
     obj = FLEET | {"metadata": {"name": "next"}, "spec": {**FLEET["spec"], **spec}}
     answer = world.kube.http.post(path(world, OLD), json=obj, params={"dryRun": "All"})
     return answer.text if answer.status_code == 422 else ""
-
-
-def test_two_api_versions_are_stored_read_through_each_other_and_served(world: World) -> None:
-    world.operator()
-    with crd(world) as put:
-        old = version(world)
-        new = old | {"name": NEW, "storage": False}
-        put(old, new)
-        until(world, "the second version is served", lambda: world.kube.get(path(world, NEW)))
-        create(world, NEW, "chat")
-        put(old | {"storage": False}, new | {"storage": True})
-
-        def stored() -> Any:
-            return (world.kube.get(CRD) or {})["status"]["storedVersions"] == [OLD, NEW]
-
-        until(world, "both versions are stored", stored)
-        create(world, OLD, "next")
-        for name in ("chat", "next"):
-            both = lambda n=name: [world.kube.get(path(world, of, n)) for of in (OLD, NEW)]  # noqa: E731
-            through = until(world, f"{name} is read", both)
-            assert [fleet["apiVersion"].rpartition("/")[2] for fleet in through] == [OLD, NEW]
-            assert through[0]["spec"] == through[1]["spec"]
-            assert through[0]["metadata"]["uid"] == through[1]["metadata"]["uid"]
-            ready = lambda name=name: is_ready(world.kube.get(path(world, NEW, name)))  # noqa: E731
-            until(world, f"{name} is Ready through the new version", ready, 60)
-        through_new = {"spec": {"roles": TWO}}
-        until(world, "an edit", lambda: merge(world, path(world, NEW, "chat"), through_new))
-        until(world, "an edit through it counts", lambda: serving(world) == 2, 40)
-        assert complete(world.url(), "chat").status_code == 200
 
 
 def serving(world: World) -> int:

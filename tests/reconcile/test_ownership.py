@@ -9,7 +9,6 @@ from local.demo.kube import condition
 from tests.reconcile.conftest import FLEET
 
 pytestmark = pytest.mark.cluster
-DRAIN = "serving.argosy.dev/drain"
 
 
 def test_a_paused_fleet_gets_no_write_but_status(running):
@@ -43,6 +42,7 @@ def test_a_hand_edit_is_put_back_and_its_author_named(running):
     assert "Service chat" in told[0]
 
 
+@pytest.mark.long
 def test_a_tug_of_war_over_one_field_is_few_writes_and_a_condition(running):
     writes = 'argosy_operator_writes_total{kind="Service",verb="apply"}'
     path = f"/api/v1/namespaces/{running.namespace}/services/chat"
@@ -73,6 +73,7 @@ def port_of(world):
     return world.get("services", "chat")["spec"]["ports"][0]["targetPort"]
 
 
+@pytest.mark.long
 def test_leader_and_standby_outlive_a_restart_of_the_api_server(running, cluster):
     second = running.operator("two")
     running.until("it waits", lambda: second.metric("process_start_time_seconds"))
@@ -83,14 +84,6 @@ def test_leader_and_standby_outlive_a_restart_of_the_api_server(running, cluster
         time.sleep(0.5)
     running.patch(roles={"colocated": {"replicas": {"min": 2}}})
     running.until("2 replicas", lambda: running.engines()[0]["spec"]["replicas"] == 2, 60)
-
-
-def test_what_others_add_to_a_child_stays(running):
-    running.kubectl("annotate", "service", "chat", "example.com/team=red")
-    running.patch(roles={"colocated": {"replicas": {"min": 2}}})
-    running.until("2 replicas", lambda: running.engines()[0]["spec"]["replicas"] == 2)
-    annotations = running.get("services", "chat")["metadata"]["annotations"]
-    assert annotations["example.com/team"] == "red"
 
 
 def test_a_deleted_child_comes_back(running):
@@ -116,36 +109,6 @@ def test_a_foreign_object_with_a_childs_name_is_named_and_untouched(world):
     assert "Service/chat" in condition(world.fleet(), "NameConflict")["message"]
     world.until("the engines come all the same", world.engines)
     assert world.get("services", "chat") == foreign
-
-
-def test_a_bare_pod_with_our_labels_is_neither_counted_nor_marked(running):
-    template = running.engines()[0]["spec"]["template"]
-    limits = {"nvidia.com/gpu": "1k"}
-    container = {**template["spec"]["containers"][0], "resources": {"limits": limits}}
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "stranger", "labels": template["metadata"]["labels"]},
-        "spec": {**template["spec"], "containers": [container]},
-    }
-    running.kubectl("apply", "-f", "-", given=yaml.safe_dump(pod))
-    running.patch(roles={"colocated": {"replicas": {"min": 2}}})
-
-    def seen():
-        role = running.fleet()["status"]["roles"]["colocated"]
-        return role if (role["desired"], role["ready"]) == (2, 2) else None
-
-    role = running.until("2 ready pods", seen, 40)
-    assert (role["pending"], role["unschedulable"], role["gpus"]) == (0, 0, 0)
-    running.patch(roles={"colocated": {"replicas": {"min": 1}}})
-
-    def leaving():
-        said = condition(running.fleet(), "Draining")
-        return said["message"] if said["status"] == "True" else None
-
-    assert "stranger" not in running.until("a victim", leaving)
-    stranger = running.get("pods", "stranger")
-    assert DRAIN not in (stranger["metadata"].get("annotations") or {})
 
 
 def test_a_restarted_operator_writes_nothing_at_a_fixed_point(running):

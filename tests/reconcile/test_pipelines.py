@@ -13,7 +13,7 @@ import yaml
 from local.demo.errors import CommandError
 from tests.reconcile.conftest import FLEET
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 CHANGES = 20
 LABEL = "serving.argosy.dev/fleet=chat"
 

@@ -102,14 +102,6 @@ async def test_only_what_fails_is_tried_more_and_more_slowly(broken: World) -> N
     assert broken.store.tried[APPLY_BUDGET] <= before + 1
 
 
-async def test_an_edited_spec_is_tried_at_once(broken: World) -> None:
-    await broken.pass_time(600)
-    before = broken.store.tried[APPLY_BUDGET]
-    broken.store.edit(roles=bounds(4))
-    await broken.round()
-    assert broken.store.tried[APPLY_BUDGET] == before + 1
-
-
 async def test_that_it_is_created_again_is_said_once_and_when_it_was(broken: World) -> None:
     await broken.pass_time(30)
     assert broken.store.told("CreatedAgain") == []
@@ -120,36 +112,11 @@ async def test_that_it_is_created_again_is_said_once_and_when_it_was(broken: Wor
     assert broken.store.condition("Reconciling")["reason"] != "WriteFailed"
 
 
-async def test_a_write_that_is_withheld_writes_nothing_else(broken: World) -> None:
-    await broken.pass_time(120)
-    before = broken.store.tried.copy()
-    broken.now += 0.01
-    await broken.round()
-    assert broken.store.tried == before
-
-
-async def test_a_status_that_cannot_be_written_stops_no_scaling(broken: World) -> None:
-    broken.store.failing = {"ServingDeployment/status", "ServingRole/status"}
-    broken.store.edit(roles=bounds(5))
-    await broken.round()
-    assert broken.store.replicas("colocated") == 5
-    assert broken.memory.targets == {"colocated": 5}
-
-
 async def test_an_event_that_cannot_be_written_keeps_status_from_nothing(broken: World) -> None:
     broken.store.failing = {"Event"}
     await broken.round()
     assert broken.store.condition("Reconciling")["reason"] != "WriteFailed"
     assert BUDGET.partition("/")[2] in {name for _, name in broken.store.objects}
-
-
-async def test_events_that_cannot_be_written_cost_a_round_one_try(broken: World) -> None:
-    """A webhook that hangs costs ten seconds a call; with many Events the round would not end."""
-    broken.store.failing = {"Event"}
-    await broken.round()
-    tried = [times for what, times in broken.store.tried.items() if "create Event" in what]
-    assert len(broken.memory.published) > 1
-    assert tried == [1]
 
 
 @pytest.mark.parametrize(

@@ -150,29 +150,6 @@ def test_the_address_of_a_paused_fleet_may_lead_to_a_stranger(world: World) -> N
     assert "url" not in world.fleet["status"]
 
 
-def test_the_address_of_a_parked_fleet_may_lead_to_a_stranger() -> None:
-    none = {"replicas": {"min": 0, "max": 0}}
-    world = World({"roles": {"colocated": none}})
-    passes(world, 5)
-    assert condition(world, "Ready") == ("True", "Parked")
-    bare_stranger(world)
-    passes(world, 40)
-    assert condition(world, "Ready") == ("False", "ForeignObject")
-    world.close()
-
-
-def test_a_round_that_the_server_stops_forgets_no_stranger(world: World) -> None:
-    """The status of such a round said Ready=True, because the Service was not looked at."""
-    bare_stranger(world)
-    passes(world, 40)
-    assert condition(world, "Ready") == ("False", "ForeignObject")
-    world.edit(routing={"replicas": 3}, security={"networkPolicy": False})
-    world.api.faults.extend([ErrorKind.QUOTA] * 3)
-    for _ in range(8):
-        world.tick()
-        assert condition(world, "Ready") == ("False", "ForeignObject")
-
-
 def test_a_stranger_under_the_name_of_the_next_revision_ends_nothing(world: World) -> None:
     """The rollout waits, the pods of before serve, and the stranger is named."""
     world.edit(engine={"image": "engine:2"})
@@ -238,16 +215,6 @@ def test_a_scale_down_ends_the_same_after_writes_that_fail_or_whose_answer_is_lo
     assert len(world.serving("colocated")) == 2
     assert condition(world, "Ready") == ("True", "AsSpecified")
     assert condition(world, "Stalled") == ("False", "AsSpecified")
-
-
-def test_children_of_a_fleet_that_was_created_anew_are_its_own(world: World) -> None:
-    world.fleet_is_new()
-    world.round()
-    world.settle()
-    uid = world.fleet["metadata"]["uid"]
-    children = world.api.of("Deployment") + world.api.of("Service")
-    assert {o["uid"] for obj in children for o in obj["metadata"]["ownerReferences"]} == {uid}
-    assert len(world.serving("colocated")) == 1
 
 
 def test_a_node_that_takes_its_pods_away_in_a_drain_costs_no_other_pod(world: World) -> None:

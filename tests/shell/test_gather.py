@@ -135,20 +135,6 @@ async def test_a_fleet_that_flips_roles_knows_the_replica_sets_of_its_deployment
     assert read == (expected if flips else {})
 
 
-@pytest.mark.parametrize(
-    ("generation", "status", "seen"),
-    [(2, {"observedGeneration": 2}, True), (2, {"observedGeneration": 1}, False), (1, {}, False)],
-)
-async def test_a_replica_set_tells_whether_its_controller_has_seen_its_size(
-    monkeypatch: pytest.MonkeyPatch, generation: int, status: dict[str, Any], seen: bool
-) -> None:
-    """To a controller that is late, a pod that was flipped would be one too many."""
-    child = replica_set("s1", "d")
-    child["metadata"]["generation"] = generation
-    read = await replica_sets_read(monkeypatch, True, {**child, "status": status})
-    assert read["s1"] == ReplicaSet("d", "", "", 3, seen)
-
-
 async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:
     """One that does not answer names nobody."""
     pairs = {

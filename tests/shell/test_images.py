@@ -51,12 +51,6 @@ def engines_of(store: Store) -> list[str]:
     return [name for kind, name in store.objects if kind == "Deployment" and "colo" in name]
 
 
-def image_of(store: Store, name: str) -> str:
-    """The image of a Deployment."""
-    pod = store.objects["Deployment", name]["spec"]["template"]["spec"]
-    return str(pod["containers"][0]["image"])
-
-
 async def test_an_upgrade_of_the_operator_changes_no_deployment() -> None:
     store = Store(roles=PARKED)
     await rounds(store, OLD)
@@ -76,14 +70,6 @@ async def test_a_newer_image_is_a_line_of_the_status() -> None:
     status = store.fleet["status"]
     assert status["images"] == {"engine": "engine:1", "gateway": "gateway:1"}
     assert status["newerImages"] == {"engine": "engine:2", "gateway": "gateway:2"}
-
-
-async def test_a_fleet_without_a_status_keeps_its_images_too() -> None:
-    store = Store(roles=PARKED)
-    await rounds(store, OLD)
-    del store.fleet["status"]
-    await rounds(store, NEW)
-    assert images_of(store) == {"engine:1", "gateway:1"}
 
 
 async def test_a_fleet_that_follows_rolls_the_newer_images_out() -> None:
@@ -111,17 +97,6 @@ async def test_a_fleet_goes_on_with_the_image_that_its_spec_named_last() -> None
     await rounds(store, OLD)
     assert "mine:1" in images_of(store)
     assert store.fleet["status"]["newerImages"] == {"engine": "engine:1"}
-
-
-async def test_a_rollout_to_a_newer_image_goes_on_after_a_restart_of_the_operator() -> None:
-    store = Store(roles=PARKED)
-    await rounds(store, OLD)
-    store.edit(imageUpdates="Follow")
-    await rounds(store, NEW)
-    store.edit(imageUpdates="Keep")
-    await rounds(store, NEW)
-    assert store.fleet["status"]["images"]["engine"] == "engine:2"
-    assert "newerImages" not in store.fleet["status"]
 
 
 async def test_the_board_lets_fleets_take_newer_images() -> None:
@@ -154,37 +129,6 @@ async def test_a_fleet_that_waits_for_its_place_asks_again_though_nothing_happen
     assert await pause_s(store, NEW, RolloutBoard()) == rest_s, "no place to wait for"
     store.edit(paused=True)
     assert await pause_s(store, NEW, board) > LOOK_S
-
-
-def test_many_fleets_that_wait_make_ten_calls_per_second_together() -> None:
-    for fleets in (100, 1000):
-        board = RolloutBoard(1)
-        for number in range(fleets):
-            board.publish(("ns", f"f{number}"), rolling=False)
-        assert fleets * 10 / board.look_s() == 10
-
-
-async def test_a_paused_fleet_takes_no_place_of_the_board() -> None:
-    now = [0.0]
-    board = RolloutBoard(1, lambda: now[0])
-    store = Store(roles=PARKED)
-    await rounds(store, OLD, board)
-    board.publish(("ns", "other"), rolling=False)
-    store.edit(paused=True)
-    now[0] = LEARN_S
-    await rounds(store, NEW, board)
-    assert board.allows(("ns", "other"))
-
-
-@pytest.mark.parametrize(("limit", "allowed"), [(0, 0), (1, 1), (2, 2), (9, 3)])
-def test_no_more_fleets_roll_out_at_one_time_than_the_limit(limit: int, allowed: int) -> None:
-    now = [0.0]
-    board = RolloutBoard(limit, lambda: now[0])
-    fleets = [("ns", name) for name in "abc"]
-    for key in fleets:
-        board.publish(key, rolling=False)
-    now[0] = LEARN_S
-    assert sum(board.allows(key) for key in fleets) == allowed
 
 
 def test_a_fleet_that_has_ended_its_rollout_makes_place_for_the_next() -> None:
@@ -276,18 +220,6 @@ async def test_the_next_edit_renders_pods_as_the_operator_of_now_does(
     new = {name for name in found if name not in old} | {"chat-gateway"}
     assert len(new) == 2
     assert all("477" in str(found[name]) or "982" in str(found[name]) for name in new)
-
-
-async def test_pods_of_the_newer_operator_stay_when_the_older_one_comes_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = Store(roles=PARKED)
-    with monkeypatch.context() as patch:
-        another_operator(patch)
-        await rounds(store, OLD)
-    before = templates_of(store)
-    await rounds(store, OLD)
-    assert templates_of(store) == before
 
 
 def gateway_of(store: Store) -> Any:

@@ -88,15 +88,6 @@ async def test_the_role_of_the_other_mode_says_that_it_has_no_pods() -> None:
     assert model.children["ServingRole", "chat-colocated"]["spec"]["replicas"] == 3
 
 
-async def test_status_of_a_fleet_that_cannot_be_read_is_written_once() -> None:
-    sources = Statuses()
-    fleet = raw(drain={"timeout": "soon"})
-    await read_fleet(sources, fleet, 1e6)  # type: ignore[arg-type]
-    first, sources.status = sources.status, {}
-    await read_fleet(sources, fleet | {"status": first}, 1e6 + 60)  # type: ignore[arg-type]
-    assert sources.status == {}
-
-
 async def test_a_fleet_that_cannot_be_read_and_whose_pods_may_not_be_listed_says_the_latter() -> (
     None
 ):

@@ -4,10 +4,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 
-from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.core.snapshot.actions import HastenDrain, TakeWorkAgain
 from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.core.snapshot.snapshot import LoopMemory
@@ -91,56 +89,3 @@ def test_pods_that_are_away_in_thousands_are_asked_in_turn() -> None:
         assert answered
 
     run(main())
-
-
-@pytest.mark.slow
-async def test_an_engine_that_drips_its_answer_costs_no_more_than_a_silent_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-        try:
-            while True:
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(0.1)
-        except ConnectionError:
-            pass
-
-    server = await asyncio.start_server(drip, "127.0.0.1", 0)
-    monkeypatch.setattr(
-        "argosy_operator.adapters.engines.ADMIN_PORT", server.sockets[0].getsockname()[1]
-    )
-    engines = HttpEngines()
-    async with asyncio.timeout(30):
-        assert await engines.load("127.0.0.1", ("ns", "chat"), "uid-1") is None
-    await engines.close()
-    server.close()
-
-
-async def test_an_address_that_is_none_is_a_pod_that_does_not_answer() -> None:
-    engines = HttpEngines()
-    with pytest.raises(httpx.InvalidURL):
-        httpx.URL("http://[::1%]:8001/drain" + "x" * 70_000)
-    assert await engines.load("::1%" + "x" * 70_000, ("ns", "chat"), "uid-1") is None
-    await engines.close()
-
-
-@pytest.mark.parametrize("body", ["[" * 100_000, "9" * 5000, '{"draining": true}', "[]"])
-async def test_an_engine_that_answers_nonsense_is_a_pod_that_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, body: str
-) -> None:
-    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    monkeypatch.setattr("argosy_operator.adapters.engines.ADMIN_PORT", port)
-    monkeypatch.setattr("argosy_operator.adapters.engines.TIMEOUT_S", 20.0)
-    engines = HttpEngines()
-    assert await engines.load("127.0.0.1", ("ns", "chat"), "uid-1") is None
-    await engines.close()
-    server.close()

@@ -134,10 +134,6 @@ async def test_a_strangers_deployment_sets_no_drain_timeout_of_an_engine() -> No
     assert grace[0] == grace[1]
 
 
-def test_a_large_number_of_gpus_is_read_as_kubernetes_writes_it() -> None:
-    assert pod_of(pod("ours", gpus="1k")).gpus == 1000
-
-
 async def test_a_number_that_cannot_be_read_is_a_condition_and_ends_no_round() -> None:
     s = await seen(pod("ours", "ReplicaSet", f"uid-{NAME}-7c9", gpus="many"))
     status = status_of(s, plan(s).draft, ())

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from argosy_operator.shell import metrics
 from argosy_operator.shell.trigger import (
     BLIND_S,
     FIRST_S,
@@ -131,14 +130,3 @@ def test_a_kind_whose_first_watch_does_not_begin_is_dead_sooner(clock: Clock) ->
     assert watches.blind() is None
     clock.now += 1
     assert "ServingRole" in (watches.blind() or "")
-
-
-def test_the_age_of_each_watch_is_a_metric(watches: Watches, clock: Clock) -> None:
-    clock.now += 42
-    watches.answer(path("pods"), 200)
-    shown = {
-        sample.labels["kind"]: sample.value
-        for metric in metrics.WATCH_AGE.collect()
-        for sample in metric.samples
-    }
-    assert shown == {kind: 0 if kind == "Pod" else 42 for kind in KINDS.values()}

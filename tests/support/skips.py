@@ -9,9 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 ALLOWED = {
-    "tests/local/test_farewell.py::test_the_request_that_is_printed_is_answered[True]": (
-        "no curl on this machine: the demo prints a line without curl there, which is tried"
-    ),
     "tests/local/test_fetch.py": "no Debian or Ubuntu, another Python, or apt without its lists",
     "tests/local/test_runtime.py": "only root makes namespaces; the cluster's own tests still run",
     "tests/local/test_cluster.py::test_a_restricted_pod_becomes_ready_in_a_cluster_of_an_"

@@ -1,9 +1,8 @@
 """The admin port of gateway pods: which pods do not hand over KV caches, and who uses the fleet.
 Pods that fetch a model say on theirs how far they are.
 
-A gateway that does not answer, or an older one that does not know the path, names nobody and says
-nothing about its requests and settings. Names are compared with the fleet's own pods later
-(`core/status/facts.py`, `core/steps/recycling`).
+A gateway that does not answer names nobody and says nothing about its requests and settings. Names
+are compared with the fleet's own pods later (`core/status/facts.py`, `core/steps/recycling`).
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -107,7 +105,7 @@ def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
         if answer["pod"] != name:
             return None
         in_flight = _whole(answer["in_flight"])
-        on_pods = {str(uid): row for uid, row in answer.get("on_pods", {}).items()}
+        on_pods = {str(uid): row for uid, row in answer["on_pods"].items()}
         return GatewayLoad(
             in_flight,
             _number(answer["idle_s"]),
@@ -122,7 +120,7 @@ def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
 
 def _settings(answer: dict[str, Any]) -> SettingsRead | None:
     """What it says of its settings. Raises ValueError or KeyError if that is not so much."""
-    if "settings" not in answer:  # an older gateway, or one with arguments
+    if "settings" not in answer:  # a gateway that was started with arguments
         return None
     digest, refused = answer["settings"]["digest"], answer["settings"]["refused"]
     if not isinstance(refused, str) or not _DIGEST.fullmatch(digest):
@@ -132,19 +130,15 @@ def _settings(answer: dict[str, Any]) -> SettingsRead | None:
     return SettingsRead(digest, shown[:MOST_OF_REFUSAL])
 
 
-def _reading(answer: dict[str, Any], now: float) -> Reading | None:
-    """The gateway's counters. Raises ValueError or KeyError if they are none."""
-    if "received" not in answer:  # an older gateway
-        return None
+def _reading(answer: dict[str, Any], now: float) -> Reading:
+    """Return the gateway's counters. Raises ValueError or KeyError if they are none."""
     accepted, shed = (_number(answer["received"][outcome]) for outcome in ("accepted", "shed"))
     waiting = _number(answer["waiting_prompt_tokens"])
     return Reading(answer["pod"], now, accepted, shed, waiting, _load(answer))
 
 
-def _load(answer: dict[str, Any]) -> Load | None:
-    """The engines' work, as the gateway knows it. Raises ValueError or KeyError as `_reading`."""
-    if "answered" not in answer:  # an older gateway
-        return None
+def _load(answer: dict[str, Any]) -> Load:
+    """Return the engines' work, as the gateway knows it. Raises as `_reading` does."""
     answered = answer["answered"]
     return Load(
         outstanding_prompt_tokens=_number(answer["outstanding_prompt_tokens"]),
@@ -161,18 +155,21 @@ def handovers_of(data: bytes) -> Handovers:
     try:
         answer = parse_json(data)
         failing = frozenset(_pair(row) for row in answer["failing"][:MOST_PAIRS])
-        whole = answer.get("handed_over", {}).items()  # an older gateway does not say
+        whole = answer["handed_over"].items()
         return Handovers(failing, {str(pod): _number(seconds) for pod, seconds in whole})
     except (ValueError, KeyError, TypeError, AttributeError):
         return Handovers()
 
 
 def _pair(row: dict[str, Any]) -> FailingPair:
-    ends, failures = (str(row["prefill"]), str(row["decode"])), int(row["failures"])
-    known = FailingPair(*ends, _word(row), failures)
-    if "since_s" not in row:  # an older gateway
-        return known
-    return replace(known, since_s=_number(row["since_s"]), last_s=_number(row["last_s"]))
+    return FailingPair(
+        str(row["prefill"]),
+        str(row["decode"]),
+        _word(row),
+        int(row["failures"]),
+        since_s=_number(row["since_s"]),
+        last_s=_number(row["last_s"]),
+    )
 
 
 def _number(value: object) -> float:
