@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -68,13 +67,6 @@ def test_bad_specs_are_refused_with_our_sentences(kubectl, cluster):
     assert {
         case: refused[case] for case, (*_, says) in REFUSED.items() if says not in refused[case]
     } == {}
-
-
-def test_a_typo_in_a_field_is_refused_by_kubectl(kubectl):
-    typo = manifest({"autoscaling": {"intervall": "1s"}})
-    code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=typo)
-    assert code != 0
-    assert 'unknown field "spec.autoscaling.intervall"' in output
 
 
 def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
@@ -210,20 +202,6 @@ def test_the_example_of_a_route_is_taken_where_the_gateway_api_is(kubectl):
     code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=route)
     assert code != 0
     assert "timeouts.request" in output
-
-
-def test_closed_lists_are_explained_with_their_values(kubectl):
-    code, output = kubectl("explain", "sd.spec.autoscaling.policy")
-    assert code == 0, output
-    assert re.search(r"ENUM:\n +Goodput\n", output)
-
-
-def test_a_value_that_is_in_no_closed_list_is_refused_with_those_that_are(kubectl):
-    bad = manifest({"mode": "split"})
-    code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=bad)
-    assert code != 0
-    assert 'spec.mode: Unsupported value: "split": supported values: ' in output
-    assert '"colocated", "disaggregated"' in output
 
 
 def test_a_role_scales_and_absent_replicas_mean_hold(kubectl):

@@ -6,7 +6,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from argosy_gateway.config import Limits
 from argosy_operator.api.crd import serving_deployments
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, refusals, schema_of
@@ -57,24 +56,6 @@ def test_a_route_leads_to_the_gateways_service_of_an_example(name):
         assert rule["timeouts"] == {"request": "0s"}
     fleet = yaml.safe_load((EXAMPLES / "five-lines.yaml").read_text("utf-8"))
     assert service == {"name": fleet["metadata"]["name"], "port": 80}
-
-
-def test_the_ingress_passes_on_what_the_gateway_takes_and_waits_as_long_as_it_does():
-    """nginx' own bounds are 1 MiB and a minute without a byte."""
-    item = yaml.safe_load((EXAMPLES / "ingress.yaml").read_text("utf-8"))
-    words = item["metadata"]["annotations"]
-    prefix = "nginx.ingress.kubernetes.io/proxy-"
-    assert words[f"{prefix}body-size"] == f"{Limits().body_bytes >> 20}m"
-    assert float(words[f"{prefix}read-timeout"]) >= Limits().whole_answer_s
-    assert words[f"{prefix}buffering"] == "off"
-
-
-def test_a_five_line_object_is_enough():
-    text = (EXAMPLES / "five-lines.yaml").read_text("utf-8")
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
-    assert len(lines) <= 5
-    fleet = ServingDeployment.model_validate(yaml.safe_load(text))
-    assert (fleet.name, fleet.spec.mode) == ("smol", "disaggregated")
 
 
 def test_the_demos_ramp_finds_the_fields_that_it_reads():

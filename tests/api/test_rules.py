@@ -147,25 +147,3 @@ def test_the_models_say_the_same(case):
     with pytest.raises(ValidationError) as refused:
         ServingDeployment.model_validate(manifest(spec, name))
     assert says in str(refused.value)
-
-
-def test_a_minimal_spec_is_accepted():
-    fleet = ServingDeployment.model_validate(manifest({}))
-    assert refusals(SCHEMA, defaulted(SCHEMA, manifest({}))) == []
-    assert fleet.spec.mode == "colocated"
-    assert fleet.served_names == ("bad",)
-
-
-def test_weights_over_two_gpus_are_accepted_in_engines_that_hand_nothing_over():
-    split = {"parallelism": {"tensor": 2}, "resources": {"gpu": 2}}
-    thing = manifest({"model": {"uri": "pvc://models/llama"}, "roles": {"colocated": split}})
-    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
-    assert ServingDeployment.model_validate(thing).spec.role("colocated").parallelism.tensor == 2
-
-
-def test_an_slo_needs_both_numbers():
-    spec = {"slo": {"ttft": {"target": "1s"}}}
-    with pytest.raises(ValidationError, match="tpot"):
-        ServingDeployment.model_validate(manifest(spec))
-    found = refusals(SCHEMA, defaulted(SCHEMA, manifest(spec)))
-    assert (".spec.slo.tpot", "required") in found

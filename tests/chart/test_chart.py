@@ -1,7 +1,6 @@
 """The chart, rendered by the real helm: valid, restricted, least rights, CRDs as generated."""
 
 import copy
-import inspect
 import json
 import re
 import shlex
@@ -12,7 +11,6 @@ import textwrap
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
 
 import kubernetes_validate
@@ -23,7 +21,6 @@ from argosy_operator.adapters.prometheus.allowlist import Allowlist
 from argosy_operator.api.crd import definitions
 from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.cli.run import run
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.engines import EnginePod
 from tests.render.fleets import IMAGES, fleet
@@ -146,15 +143,6 @@ def test_the_operator_asks_for_tokens_of_its_own_account_only():
     assert (rule["resourceNames"], rule["verbs"]) == (["argosy-operator"], ["create"])
 
 
-def test_the_operator_knows_its_account_and_its_pod():
-    (container,) = one(rendered(), "Deployment", "argosy-operator")["spec"]["template"]["spec"][
-        "containers"
-    ]
-    paths = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
-    assert paths["SERVICE_ACCOUNT"] == "spec.serviceAccountName"
-    assert paths["POD_UID"] == "metadata.uid"
-
-
 def test_the_operator_never_writes_a_users_fleet():
     verbs = {v for _, r, v in granted(rules_of(rendered())) if r == "servingdeployments"}
     assert verbs == {"get", "list", "watch"}
@@ -190,11 +178,6 @@ def test_the_operator_may_write_every_kind_that_is_rendered():
             assert (*plurals[child["kind"]], verb) in allowed
 
 
-def test_the_operator_may_only_list_the_sets_by_which_it_knows_its_pods():
-    verbs = {v for _, r, v in granted(rules_of(rendered())) if r == "replicasets"}
-    assert verbs == {"list"}
-
-
 def test_the_operator_may_delete_only_what_it_deletes_itself():
     deletes = {resource for _, resource, verb in granted(rules_of(rendered())) if verb == "delete"}
     ours = {"servingroles", "deployments", "poddisruptionbudgets", "networkpolicies", "jobs"}
@@ -224,28 +207,6 @@ def test_an_embedded_prometheus_is_what_the_operator_asks():
     assert url == "http://argosy-prometheus.argosy-system.svc:9090"
 
 
-def test_prometheus_labels_come_from_the_pods_own_labels():
-    config = one(rendered("embedded-values.yaml"), "ConfigMap")["data"]["prometheus.yml"]
-    scrape = yaml.safe_load(config)
-    assert scrape["global"] == {"scrape_interval": "1s", "scrape_timeout": "1s"}
-    fleets = scrape["scrape_configs"][0]
-    assert fleets["honor_labels"] is False
-    rules = fleets["relabel_configs"]
-    targets = {rule["target_label"] for rule in rules if "action" not in rule}
-    assert targets == {"namespace", "fleet", "role", "revision", "pod"}
-    assert fleets["kubernetes_sd_configs"][0]["selectors"][0]["label"] == "serving.argosy.dev/fleet"
-
-
-def test_prometheus_asks_the_port_that_a_pods_annotation_names():
-    config = one(rendered("embedded-values.yaml"), "ConfigMap")["data"]["prometheus.yml"]
-    fleets = yaml.safe_load(config)["scrape_configs"][0]
-    assert {
-        "source_labels": ["__meta_kubernetes_pod_container_port_number"],
-        "action": "keepequal",
-        "target_label": "__meta_kubernetes_pod_annotation_prometheus_io_port",
-    } in fleets["relabel_configs"]
-
-
 def test_what_one_pod_can_put_into_the_embedded_prometheus_is_bounded():
     config = one(rendered("embedded-values.yaml"), "ConfigMap")["data"]["prometheus.yml"]
     jobs = {job["job_name"]: job for job in yaml.safe_load(config)["scrape_configs"]}
@@ -257,13 +218,6 @@ def test_what_one_pod_can_put_into_the_embedded_prometheus_is_bounded():
         assert job["body_size_limit"] == "8MB"
         assert 0 < job["label_name_length_limit"] <= 256
         assert 0 < job["label_value_length_limit"] <= 1024
-
-
-def test_without_prometheus_the_operator_gets_no_url():
-    assert "--prometheus-url" not in operator_args(rendered())
-    assert [o for o in rendered() if o["metadata"]["name"].endswith("-prometheus")] == []
-    mirrored = operator_args(rendered("mirrored-values.yaml"))
-    assert mirrored["--prometheus-url"] == "http://prometheus.monitoring:9090"
 
 
 def test_a_prometheus_that_asks_for_a_token_gets_it_from_a_mounted_secret():
@@ -280,35 +234,6 @@ def test_a_prometheus_that_asks_for_a_token_gets_it_from_a_mounted_secret():
     assert "--prometheus-token-file" not in operator_args(rendered())
 
 
-@pytest.mark.parametrize("kind", ["configMap", "secret"])
-def test_authorities_of_a_prometheus_are_mounted_from_their_key(kind):
-    objects = rendered(None, f"prometheus.ca.{kind}=bundle", "prometheus.ca.key=service-ca.crt")
-    folder, _, name = operator_args(objects)["--prometheus-ca-file"].rpartition("/")
-    pod = one(objects, "Deployment", "-operator")["spec"]["template"]["spec"]
-    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == folder]
-    (volume,) = [v for v in pod["volumes"] if v["name"] == mount["name"]]
-    source = volume[kind]
-    assert source[{"configMap": "name", "secret": "secretName"}[kind]] == "bundle"
-    assert source["items"] == [{"key": "service-ca.crt", "path": name}]
-    assert "--prometheus-ca-file" not in operator_args(rendered())
-
-
-def test_headers_for_a_prometheus_are_flags_and_those_of_a_secret_are_mounted():
-    settings = ("prometheus.headers.X-Scope-OrgID=team-a", "prometheus.headersSecret=login")
-    objects = rendered(None, *settings)
-    assert operator_args(objects)["--prometheus-header"] == "X-Scope-OrgID=team-a"
-    folder = operator_args(objects)["--prometheus-headers-folder"]
-    pod = one(objects, "Deployment", "-operator")["spec"]["template"]["spec"]
-    (mount,) = [m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == folder]
-    assert {"name": mount["name"], "secret": {"secretName": "login"}} in pod["volumes"]
-
-
-def test_a_token_may_be_that_of_the_operators_account():
-    file = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    args = operator_args(rendered(None, f"prometheus.tokenFile={file}"))
-    assert args["--prometheus-token-file"] == file
-
-
 def test_images_default_to_the_charts_version():
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     assert operator_args(rendered())["--engine-image"] == (
@@ -318,12 +243,6 @@ def test_images_default_to_the_charts_version():
     pod = one(mirrored, "Deployment")["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "mirror.example/argosy/operator:1"
     assert pod["imagePullSecrets"] == [{"name": "mirror"}]
-
-
-def test_another_releases_objects_have_other_names():
-    first = {(o["kind"], o["metadata"]["name"]) for o in rendered(None, "crds.enabled=false")}
-    second = rendered(None, "crds.enabled=false", release="blue")
-    assert not first & {(o["kind"], o["metadata"]["name"]) for o in second}
 
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -367,12 +286,6 @@ def test_a_value_that_an_older_chart_did_not_have_has_its_default(path, chart_wi
     assert "resources" in path or text == wanted
 
 
-def test_a_limit_that_is_taken_away_stays_away():
-    objects = rendered(None, "operator.resources.limits=null")
-    (container,) = one(objects, "Deployment", "-operator")["spec"]["template"]["spec"]["containers"]
-    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
-
-
 @pytest.mark.parametrize(("enabled", "renders"), [("true", True), ("false", False)])
 def test_a_parent_chart_turns_it_on_and_off_and_shares_globals(enabled, renders, tmp_path):
     (tmp_path / "charts").mkdir()
@@ -414,18 +327,6 @@ def test_values_and_their_schema_name_the_same_keys():
         assert set(known(schema["properties"][name])["properties"]) == set(part)
 
 
-def test_every_value_is_explained_above_it():
-    lines = (CHART / "values.yaml").read_text().splitlines()
-    bare = [
-        line.strip()
-        for before, line in pairwise(lines)
-        if line.startswith("  ")
-        and not line.startswith(("   ", "  #"))
-        and not before.strip().startswith("#")
-    ]
-    assert bare == []
-
-
 def with_notes(folder):
     """A copy of the chart that shows its notes: `helm template` leaves them out, and `helm install`
     wants a cluster."""
@@ -447,24 +348,6 @@ def test_notes_name_the_next_command_and_the_images(tmp_path):
     assert "WARNING: no Prometheus is set" in notes
     fleet_of_notes = notes.split("<<'YAML'\n")[1].split("  YAML")[0]
     ServingDeployment.model_validate(yaml.safe_load(textwrap.dedent(fleet_of_notes)))
-
-
-def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
-    own = inspect.signature(run).parameters
-    words = {"qps": "--kube-api-qps", "burst": "--kube-api-burst"}
-    for name, flag in words.items():
-        assert float(operator_args(rendered())[flag]) == own[f"kube_api_{name}"].default
-        changed = rendered(None, f"operator.kubeAPI.{name}=17")
-        assert operator_args(changed)[flag] == "17"
-
-
-def test_how_many_fleets_may_take_newer_images_at_one_time_reaches_the_operator():
-    own = inspect.signature(run).parameters["image_rollouts"].default
-    assert operator_args(rendered())["--image-rollouts"] == str(own) == "0"
-    assert operator_args(rendered(None, "operator.imageRollouts=2"))["--image-rollouts"] == "2"
-    code, text = helm("template", "x", str(CHART), "--set", "operator.imageRollouts=-1")
-    assert code != 0
-    assert "imageRollouts" in text
 
 
 def test_fleets_share_a_gpu_budget_only_if_one_is_set():
@@ -513,13 +396,6 @@ def test_the_template_of_all_pods_reaches_the_operator():
     assert "hostNetwork" in text
 
 
-def test_the_operator_makes_jobs_and_claims_that_it_knows_by_name():
-    allowed = granted(rules_of(rendered()))
-    assert {v for g, r, v in allowed if (g, r) == ("batch", "jobs")} == {"get", "create", "delete"}
-    claims = {v for g, r, v in allowed if (g, r) == ("", "persistentvolumeclaims")}
-    assert claims == {"get", "create", "patch"}
-
-
 USERS = ("runAsUser", "runAsGroup", "fsGroup")
 
 
@@ -546,13 +422,6 @@ def test_no_pod_names_a_user_where_the_platform_assigns_them():
         fetch.job(of_hub, images),
     ]
     assert [name for name in USERS if name in json.dumps(fleets)] == []
-
-
-def test_pods_name_the_user_of_the_images_unless_the_platform_assigns_it():
-    settings = ("prometheus.embedded=true",)
-    for template in pods_of(rendered(None, *settings)).values():
-        security = template["spec"]["securityContext"]
-        assert (security["runAsUser"], security["runAsGroup"]) == (65532, 65532)
 
 
 PLACED = {
@@ -584,24 +453,3 @@ def test_the_charts_own_pods_are_placed_by_the_values_of_their_component(compone
         assert found == (PLACED if name in placed else {})
         noted = (template["metadata"].get("annotations") or {}).get("team")
         assert noted == ("llm" if name in placed else None)
-
-
-def test_variables_of_the_operator_come_before_those_that_the_chart_writes_itself():
-    given = [{"name": "TZ", "value": "UTC"}, {"name": "POD_NAME", "value": "mine"}]
-    words = ("--set-json", f"operator.env={json.dumps(given)}")
-    code, text = helm("template", "argosy", str(CHART), *words)
-    assert code == 0, text
-    (container,) = pods_of(yaml.safe_load_all(text))["operator"]["spec"]["containers"]
-    (plain,) = pods_of(rendered())["operator"]["spec"]["containers"]
-    assert container["env"] == given + plain["env"], "of two of one name the last one counts"
-
-
-def test_annotations_that_the_chart_writes_itself_stay():
-    settings = (
-        r"operator.podAnnotations.prometheus\.io/port=none",
-        r"prometheus.podAnnotations.checksum/config=mine",
-    )
-    plain, asked = (pods_of(rendered("embedded-values.yaml", *given)) for given in ((), settings))
-    for name in ("operator", "prometheus"):
-        assert asked[name]["metadata"] == plain[name]["metadata"]
-    assert plain["operator"]["metadata"]["annotations"]["prometheus.io/port"] == "8081"

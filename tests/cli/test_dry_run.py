@@ -1,11 +1,8 @@
 """`kubectl argosy explain --plan` prints the operator's own next plan and writes nothing."""
 
-import json
-from dataclasses import replace
-
 from argosy_law.observe import unknown_metrics
 from argosy_operator.adapters.protocols import FleetPods, Measurement
-from argosy_operator.cli.dry_run import UNKNOWN, DryRun, dry_run, dry_run_output, in_words
+from argosy_operator.cli.dry_run import DryRun, dry_run, dry_run_output
 from argosy_operator.core.plan import CHAIN
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.render.common import Images
@@ -52,16 +49,6 @@ async def test_a_fleet_at_rest_has_a_plan_without_actions() -> None:
         assert step.__name__ in text
 
 
-async def test_the_image_is_found_while_the_gateways_get_their_certificate() -> None:
-    store = Store()
-    await reconciled(store)
-    store.edit(security={"tls": {"secretName": "chat-tls"}})
-    text = dry_run_output(await ran(store), "text")
-    assert "engine:default" not in text
-    assert "gateway:default" not in text
-    assert "create" not in text.split("Actions in their order")[1]
-
-
 async def test_it_prints_the_actions_that_the_operators_next_round_carries_out() -> None:
     store = Store()
     memory = await reconciled(store)
@@ -85,14 +72,6 @@ async def test_it_writes_nothing() -> None:
     before = store.tried.copy()
     assert (await ran(store)).plan.actions
     assert store.tried == before
-
-
-async def test_the_images_are_those_of_the_fleets_deployments_not_the_commands_defaults() -> None:
-    store = Store()
-    await reconciled(store)
-    run = await ran(store)
-    assert run.images == replace(IMAGES, fetch="fetch:default")
-    assert "engine image engine:1" in dry_run_output(run, "text")
 
 
 async def test_a_job_that_fetches_the_model_is_not_made_again_for_the_commands_image() -> None:
@@ -121,25 +100,3 @@ async def test_another_default_image_is_a_new_revision_of_a_fleet_that_follows_i
     text = dry_run_output(run, "text")
     assert "Create Deployment/chat-colocated-" in text
     assert "WaitingForNewRevision" in text
-
-
-async def test_a_fleet_that_was_never_reconciled_is_planned_with_the_default_images() -> None:
-    run = await ran(Store())
-    assert run.images == NEVER_BUILT
-    assert any("Create Deployment/chat-colocated-" in in_words(a) for a in run.plan.actions)
-
-
-async def test_what_this_command_cannot_know_is_said() -> None:
-    text = dry_run_output(await ran(Store()), "text")
-    for unknown in UNKNOWN:
-        assert unknown in text
-
-
-async def test_json_has_every_step_and_action() -> None:
-    store = Store()
-    await reconciled(store)
-    del store.objects["Service", "chat"]
-    found = json.loads(dry_run_output(await ran(store), "json"))
-    assert [step["step"] for step in found["steps"]] == [step.__name__ for step in CHAIN]
-    assert found["steps"][1]["reason"] == "ApplyingChildren"
-    assert found["actions"] == ["Apply Service/chat"]

@@ -75,17 +75,3 @@ def test_a_module_in_no_layer_breaks_the_layers(copy: Path) -> None:
     (copy / "engine/argosy_gateway/extra.py").write_text("")
     broken = broken_contracts(copy)
     assert sum(name.startswith(("operator layers", "gateway layers")) for name in broken) == 2
-
-
-@pytest.mark.parametrize("above", ["argosy_bench.ports", "local.demo.kube", "tests.support"])
-def test_what_measures_or_runs_a_program_may_not_be_imported_by_it(copy: Path, above: str) -> None:
-    plant(copy / "engine/argosy_engine/errors.py", f"import {above}  # noqa: F401")
-    assert "the programs import neither bench, local, docs nor tests" in broken_contracts(copy)
-
-
-def test_the_wall_clock_in_core_is_refused(copy: Path) -> None:
-    """`datetime` itself may be imported: times are parsed and written there."""
-    plant(copy / NAMES, "from datetime import UTC, datetime\n\nNOW = datetime.now(UTC)\n")
-    said = lint_of(copy)
-    assert "TID251" in said
-    assert "core/snapshot/names.py" in said

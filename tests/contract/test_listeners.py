@@ -6,8 +6,6 @@ import socket
 import ssl
 import urllib.request
 
-import pytest
-
 from argosy.descriptors import Listener
 from argosy_fetch import cli
 from argosy_operator.shell import health
@@ -63,20 +61,6 @@ async def test_the_operators_probes_are_answered_beside_strangers_who_send_no_he
         status, open_ones = await asyncio.to_thread(ask)
     assert status == 200
     assert open_ones <= health._CONNECTIONS
-
-
-async def test_who_does_not_read_the_operators_metrics_is_left_after_its_time(monkeypatch):
-    monkeypatch.setattr(health, "REQUEST_LIMIT_S", 0.2)
-    monkeypatch.setattr(health, "generate_latest", lambda: b"x" * (32 << 20))
-    server = await health.serve(Healthy(), "127.0.0.1", 0)
-    async with server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname(), limit=1)
-        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-        await writer.drain()
-        await asyncio.sleep(0.5)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await asyncio.wait_for(reader.readexactly(32 << 20), 10)
-        writer.close()
 
 
 def test_the_progress_of_a_fetch_is_answered_beside_strangers_who_send_no_head(tmp_path):

@@ -30,11 +30,6 @@ def source(package: str) -> str:
     return "\n".join(path.read_text() for path in sorted(folder.rglob("*.py")))
 
 
-def test_nothing_shadows_the_standard_librarys_operator():
-    assert not (ROOT / "operator/__init__.py").exists()
-    assert not (ROOT / "operator/operator.py").exists()
-
-
 def test_labels_and_annotations_are_equal_in_operator_and_gateway():
     assert names.FLEET == endpoints.FLEET_LABEL
     assert names.ROLE == endpoints.ROLE_LABEL
@@ -77,19 +72,6 @@ def test_a_gateway_waits_longer_for_a_streams_next_token_than_a_hand_over_may_ha
     assert gateway.limits.engine_silence_s > engine.kv_timeout_s + stop_s + prompt_s
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        *("x-request-id", "x-argosy-attempt", "x-argosy-prefill", "x-argosy-draining"),
-        *("x-argosy-ttft-ms", "x-argosy-pod", "x-argosy-decode-pod", "x-argosy-pod-uid"),
-    ],
-)
-def test_headers_between_gateway_and_engine_stand_in_both_and_in_the_seams(header):
-    assert f"`{header}" in SEAMS
-    for package in ("argosy_gateway", "argosy_engine"):
-        assert re.search(rf'b?"{header}"', source(package)), package
-
-
 def test_no_program_uses_a_header_that_the_seams_do_not_name():
     for package in ("argosy_gateway", "argosy_engine", "argosy_operator"):
         for header in set(re.findall(r'"(x-argosy-[a-z-]+)"', source(package))):
@@ -106,12 +88,6 @@ def test_the_options_of_the_seams_are_those_of_the_program(program, capsys):
         parser.parse_args((["run"] if program == "gateway" else []) + ["--help"])
     known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
     assert options == known
-
-
-def test_environment_of_pods_stands_in_the_seams_and_is_rendered():
-    for name in ("POD_NAME", "POD_IP", "POD_NAMESPACE"):
-        assert f"`{name}`" in SEAMS
-        assert name in source("argosy_operator")
 
 
 def test_a_gateway_knows_the_pods_of_the_deployments_that_are_rendered():

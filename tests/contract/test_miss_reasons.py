@@ -15,10 +15,5 @@ def test_every_reason_has_words_and_a_row_of_the_page() -> None:
     assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == reasons
 
 
-def test_the_page_shows_lines_as_explain_prints_them() -> None:
-    assert in_words("queue", 0.062) in PAGE
-    assert in_words("transfer", 0.011) in PAGE
-
-
 def test_a_reason_of_a_newer_gateway_is_shown_as_it_is() -> None:
     assert in_words("moonlight", 0.1) == "10.0% missed it by moonlight"

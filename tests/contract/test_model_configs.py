@@ -59,36 +59,17 @@ TAKEN: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, dict[str, Any]] = {
     "another architecture": {"architectures": ["MixtralForCausalLM"]},
     "no architecture": {"architectures": None},
-    "an architecture as text": {"architectures": "LlamaForCausalLM"},
     "Qwen3-8B-FP8": QWEN3 | {"quantization_config": {"quant_method": "fp8", "fmt": "e4m3"}},
-    "AWQ": {"quantization_config": {"quant_method": "awq", "bits": 4}},
     "longrope": {"rope_scaling": {"type": "longrope", "short_factor": [1.0]}},
-    "dynamic": {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "a part of each head is turned": {"partial_rotary_factor": 0.5},
-    "the same in the newer spelling": {"rope_parameters": {"partial_rotary_factor": 0.5}},
     "biases": {"attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
     "Llama with a window": {"sliding_window": 100},
-    "Mistral with layers by kind": MISTRAL | {"layer_types": [FULL, FULL]},
     "Qwen2 with a layer that slides nowhere": QWEN2 | {"layer_types": [SLIDES, FULL]},
-    "Qwen2 whose sliding layers begin at no number": QWEN2 | {"max_window_layers": "last"},
-    "too few kinds": QWEN2 | {"layer_types": [FULL]},
-    "an unknown kind of layer": QWEN3 | {"layer_types": [FULL, "linear_attention"]},
     "a window below 0": MISTRAL | {"sliding_window": -1},
-    "a linear rope without a factor": {"rope_scaling": {"type": "linear"}},
-    "a rope that is a list": {"rope_scaling": [1]},
     "a rope without end": {"rope_theta": float("inf")},
-    "llama3 without lengths": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
     "yarn that shrinks to nothing": {"rope_scaling": YARN | {"factor": 0}},
-    "yarn whose slow turns are no number": {"rope_scaling": YARN | {"beta_slow": "slow"}},
-    "yarn whose fast turns are no number": {"rope_scaling": YARN | {"beta_fast": "fast"}},
-    "yarn whose length is none": {"rope_scaling": YARN | {"attention_factor": []}},
     "an odd head": {"head_dim": 15},
-    "heads as text": {"num_attention_heads": "4"},
-    "no heads": {"num_attention_heads": 0},
     "more layers than any model has": {"num_hidden_layers": 10**12},
-    "no vocabulary": {"vocab_size": None},
-    "a norm of 0": {"rms_norm_eps": 0},
-    "a norm that is none": {"rms_norm_eps": "small"},
 }
 
 
@@ -118,13 +99,6 @@ def test_the_job_refuses_what_the_engine_refuses_in_the_same_words(
     case: str, tmp_path: Path
 ) -> None:
     engine, job = answers(tmp_path, SMALL | REFUSED[case])
-    assert engine is not None
-    assert job == engine
-
-
-@pytest.mark.parametrize("field", sorted(SMALL))
-def test_a_field_that_is_missing_is_named_by_both(field: str, tmp_path: Path) -> None:
-    engine, job = answers(tmp_path, {k: v for k, v in SMALL.items() if k != field})
     assert engine is not None
     assert job == engine
 

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from importlib import metadata
 from pathlib import Path
 
 import yaml
@@ -11,10 +10,6 @@ from argosy_operator.cli.run import DEFAULT_ENGINE, DEFAULT_GATEWAY
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-
-
-def test_the_installed_programs_have_it():
-    assert metadata.version("argosy") == VERSION
 
 
 def test_the_chart_has_it_and_installs_it():

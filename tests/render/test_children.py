@@ -76,95 +76,16 @@ def test_its_pods_pass_the_restricted_profile(child):
 
 
 @pytest.mark.parametrize("child", PODS)
-def test_its_selector_selects_its_own_pods(child):
-    labels = child["spec"]["template"]["metadata"]["labels"]
-    assert child["spec"]["selector"]["matchLabels"].items() <= labels.items()
-
-
-@pytest.mark.parametrize("child", PODS)
-def test_prometheus_finds_the_port_that_the_container_opens(child):
-    template = child["spec"]["template"]
-    port = int(template["metadata"]["annotations"]["prometheus.io/port"])
-    ports = {p["name"]: p["containerPort"] for p in template["spec"]["containers"][0]["ports"]}
-    assert ports["admin"] == port
-
-
-@pytest.mark.parametrize("child", PODS)
 def test_no_environment_name_is_there_twice(child):
     seen = [env["name"] for env in child["spec"]["template"]["spec"]["containers"][0]["env"]]
     assert len(seen) == len(set(seen))
     assert {"POD_NAME", "POD_IP", "POD_NAMESPACE"} <= set(seen)
 
 
-def test_weights_come_from_the_claim_and_are_read_only():
-    one = container(FLEETS["disaggregated"])
-    assert flags(one["args"])["--model"] == "/models/some/model"
-    assert {"name": "weights", "mountPath": "/models", "readOnly": True} in one["volumeMounts"]
-    made = deployment(FLEETS["disaggregated"], "decode")
-    volumes = {v["name"]: v for v in made["spec"]["template"]["spec"]["volumes"]}
-    assert volumes["weights"]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
-
-
-def test_simulated_engines_get_a_preset_and_no_volume():
-    one = container(FLEETS["simulated"], "prefill")
-    given = flags(one["args"])
-    assert (given["--model"], given["--load-format"]) == ("sim:llama-70b-h100-tp4", "sim")
-    assert [mount["name"] for mount in one["volumeMounts"]] == ["tmp", "peers", "token"]
-    assert one["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}}
-
-
-def test_gpus_are_limits_and_their_nodes_are_tolerated():
-    made = deployment(FLEETS["large"], "decode")
-    pod = made["spec"]["template"]["spec"]
-    assert pod["containers"][0]["resources"] == {
-        "requests": {"cpu": "8", "memory": "64Gi"},
-        "limits": {"memory": "64Gi", "nvidia.com/gpu": "4"},
-    }
-    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
-    assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
-
-
-def test_the_users_arguments_and_environment_come_last():
-    one = container(FLEETS["large"])
-    assert one["args"][-1] == "--block-size=32"
-    assert [env["value"] for env in one["env"] if env["name"] == "HOME"] == ["/data"]
-
-
-def test_engines_get_no_slo_flags():
-    given = flags(container(FLEETS["disaggregated"])["args"])
-    assert not [flag for flag in given if flag.startswith("--slo")]
-
-
-def test_the_gateway_gets_the_slo_in_milliseconds():
-    given = settings(FLEETS["disaggregated"])
-    assert (given["--slo-ttft-ms"], given["--slo-tpot-ms"]) == ("1000", "40")
-    deployment = gateway.objects(FLEETS["disaggregated"], IMAGES)[-1]
-    one = deployment["spec"]["template"]["spec"]["containers"][0]
-    assert one["args"][:2] == ["gateway", "run"]
-
-
 def test_the_gateway_is_told_when_engines_may_hold_first_tokens():
     held = fleet(slo={**SLO, "firstToken": "WithinTarget"})
     for one, expected in ((FLEETS["disaggregated"], None), (held, "within-target")):
         assert settings(one).get("--first-token") == expected
-
-
-def test_the_service_is_named_as_the_fleet_and_reaches_the_gateways_port():
-    service = next(c for c in children(FLEETS["colocated"]) if c["kind"] == "Service")
-    assert service["metadata"]["name"] == "chat"
-    assert service["spec"]["ports"][0]["port"] == 80
-    assert service["spec"]["ports"][0]["targetPort"] == 8080
-    assert service["spec"]["selector"][names.ROLE] == "gateway"
-
-
-def test_the_gateways_role_is_fixed_and_reads_pods_and_its_settings_only():
-    for one in FLEETS.values():
-        own = {"resources": ["configmaps"], "resourceNames": [f"{one.name}-gateway"]}
-        expected = [
-            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
-            {"apiGroups": [""], **own, "verbs": ["get"]},
-        ]
-        assert [c["rules"] for c in children(one) if c["kind"] == "Role"] == [expected]
 
 
 def test_grace_outlasts_drain_and_lease():
@@ -182,13 +103,6 @@ def test_replicas_are_rendered_only_if_given():
     assert "replicas" not in render_serving_role(one, "colocated")["spec"]
 
 
-def test_rendering_twice_gives_the_same_and_shares_nothing():
-    first, second = children(FLEETS["large"]), children(FLEETS["large"])
-    assert first == second
-    first[-1]["metadata"]["labels"]["x"] = "y"
-    assert children(FLEETS["large"]) == second
-
-
 def test_labels_and_annotations_of_the_fleet_are_not_copied():
     body = {
         "metadata": {
@@ -202,26 +116,6 @@ def test_labels_and_annotations_of_the_fleet_are_not_copied():
     made = children(type(FLEETS["large"]).model_validate(body))
     assert "argocd" not in str(made)
     assert "last-applied" not in str(made)
-
-
-@pytest.mark.parametrize("one", FLEETS.values(), ids=FLEETS)
-def test_one_missed_probe_does_not_make_an_engine_unready(one):
-    for role_name, _ in one.spec.active_roles():
-        probe = container(one, role_name)["readinessProbe"]
-        assert probe["failureThreshold"] == 3
-        # A drain is told by annotation; a silent pod is left within ten seconds.
-        assert 3 * max(probe["periodSeconds"], probe["timeoutSeconds"]) <= 10
-
-
-@pytest.mark.parametrize("one", FLEETS.values(), ids=FLEETS)
-def test_a_process_that_hangs_is_ended_without_the_time_of_a_drain(one):
-    """Until it ends its requests wait, though another pod could answer those without a byte yet."""
-    front = next(o for o in gateway.objects(one, IMAGES) if o["kind"] == "Deployment")
-    engines = [container(one, role_name) for role_name, _ in one.spec.active_roles()]
-    for made in (*engines, *front["spec"]["template"]["spec"]["containers"]):
-        probe = made["livenessProbe"]
-        hung_s = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
-        assert hung_s + probe["terminationGracePeriodSeconds"] <= 60
 
 
 def autoscaler(**scaling):

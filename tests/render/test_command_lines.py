@@ -84,22 +84,6 @@ def test_the_engine_understands_every_field_of_the_spec(role):
     assert config.kv_transport == "tcp"
 
 
-def test_the_engine_chooses_its_steps_where_the_spec_says_so():
-    chosen = fleet(mode="colocated", engine={"maxNumBatchedTokens": "auto"})
-    config = parse_engine(words(deployment(chosen, "colocated"))[2:])
-    assert config.max_num_batched_tokens == "auto"
-    rendered = words(deployment(fleet(mode="colocated"), "colocated"))
-    assert "--max-num-batched-tokens" not in rendered
-
-
-def test_the_engine_gets_no_flag_for_what_it_does_anyway():
-    usual = fleet(mode="disaggregated", kvTransfer={"onFailure": "recompute"})
-    assert "--kv-on-failure" not in words(deployment(usual, "decode"))
-    assert "--kv-transport" not in words(deployment(usual, "decode"))
-    parsed = parse_engine(words(deployment(usual, "decode"))[2:])
-    assert (parsed.kv_on_failure, parsed.kv_transport) == ("recompute", "auto")
-
-
 @pytest.mark.parametrize(("role", "size"), [("prefill", 4), ("decode", 2)])
 def test_each_role_has_its_own_number_of_gpus_for_the_kv_heads(role, size):
     sizes = {"prefill": {"parallelism": {"tensor": 4}}, "decode": {"parallelism": {"tensor": 2}}}
@@ -107,12 +91,6 @@ def test_each_role_has_its_own_number_of_gpus_for_the_kv_heads(role, size):
     assert parse_engine(words(deployment(split, role))[2:]).tensor_parallel_size == size
     usual = words(deployment(fleet(), role))
     assert not any(word.startswith("--tensor-parallel-size") for word in usual)
-
-
-def test_an_engine_of_several_gpus_is_told_how_many():
-    split = {"parallelism": {"tensor": 2}, "resources": {"gpu": 2}}
-    config = parse_engine(words(deployment(fleet(roles={"colocated": split}), "colocated"))[2:])
-    assert (config.tensor_parallel_size, config.load_format) == (2, "auto")
 
 
 def test_both_programs_find_the_certificate_where_the_kubelet_mounts_it():
@@ -123,27 +101,6 @@ def test_both_programs_find_the_certificate_where_the_kubelet_mounts_it():
         container = rendered["spec"]["template"]["spec"]["containers"][0]
         mounted = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
         assert str(parse(words(rendered)[first:]).tls_dir) == mounted["tls"]
-
-
-def test_the_engine_simulates_when_the_model_says_so():
-    config = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
-    assert (config.model, config.load_format, config.role) == (
-        "sim:opt-13b-a100",
-        "sim",
-        "colocated",
-    )
-
-
-def test_the_gateway_gets_no_flag_for_a_drain_that_it_does_anyway():
-    usual = settings(fleet(drain={"mode": "finish"}))
-    assert "--drain-mode" not in usual
-    assert parse_gateway(usual).drain_mode == "finish"
-
-
-def test_the_engines_ports_are_the_rendered_ones():
-    config = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
-    rendered = (names.API_PORT, names.ADMIN_PORT, names.KV_PORT)
-    assert (config.port, config.admin_port, config.kv_port) == rendered
 
 
 def test_the_gateway_understands_every_field_of_the_spec():
@@ -171,26 +128,12 @@ def test_a_gateway_without_a_queue_or_without_an_slo_gets_no_flag_about_one(spec
     assert parse_gateway(rendered).queue == "none"
 
 
-def test_requests_of_a_fleet_that_goes_to_zero_wait_for_its_pods():
-    assert "--wake-timeout-s" not in settings(fleet())
-    zero = fleet(autoscaling={"scaleToZero": {"wait": "4m"}})
-    assert parse_gateway(settings(zero)).wake_timeout_s == 240
-
-
-def test_a_fleet_with_an_slo_has_the_queue_by_deadline_unless_it_says_otherwise():
-    assert parse_gateway(settings(fleet(slo=SLO))).queue == "deadline"
-
-
 def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says_nothing():
     front = parse_gateway(settings(SIMULATED))
     back = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     assert front.limits.body_bytes == back.max_body_bytes == 8 << 20
     field = ServingDeployment.model_json_schema()["$defs"]["Engine"]["properties"]["maxBodyBytes"]
     assert f"Default: {back.max_body_bytes} (8 MiB)" in field["description"].replace("\n", " ")
-
-
-def test_a_gateway_without_slo_counts_none():
-    assert parse_gateway(settings(SIMULATED)).slo is None
 
 
 def test_both_programs_agree_on_the_key_of_the_settings():

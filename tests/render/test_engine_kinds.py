@@ -1,25 +1,18 @@
 """An engine kind decides how the container starts and where it answers, and nothing else."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 
 from argosy_engine.cli import parse
 from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_ENV, RENDERED_FLAGS
 from argosy_operator.render import workload
-from argosy_operator.render.common import PEERS_PATH, identity_env
+from argosy_operator.render.common import identity_env
 from argosy_operator.render.engines import ARGOSY, SGLANG, VLLM, EnginePod
 from argosy_operator.render.engines import KINDS as OF_TYPE
 from tests.engine.processes import sim_engines
 from tests.render.fleets import IMAGES, fleet
 
-FLEETS = {
-    "disaggregated": fleet(engine={"maxModelLen": 4096, "maxNumSeqs": 8, "maxBodyBytes": 1 << 20}),
-    "colocated": fleet(mode="colocated", engine={"args": ["--seed=1"]}),
-    "simulated": fleet(model={"uri": "sim://opt-13b-a100"}, mode="colocated"),
-}
 SIZES = {"maxModelLen": 4096, "maxNumSeqs": 8, "maxNumBatchedTokens": 1024}
 
 
@@ -92,66 +85,6 @@ def test_pods_of_other_engines_have_one_port_a_key_and_a_note_of_their_type(name
     notes = deployment["spec"]["template"]["metadata"]["annotations"]
     assert notes["serving.argosy.dev/engine"] == name
     assert (notes["prometheus.io/port"], notes["prometheus.io/path"]) == ("8000", "/metrics")
-
-
-def test_our_pods_have_no_note_of_their_type():
-    for deployment in rendered(FLEETS["disaggregated"]):
-        notes = deployment["spec"]["template"]["metadata"]["annotations"]
-        assert "serving.argosy.dev/engine" not in notes
-
-
-@pytest.mark.parametrize(
-    ("name", "flag"), [("vllm", "--tensor-parallel-size"), ("sglang", "--tp-size")]
-)
-def test_several_gpus_share_a_model_of_other_engines(name, flag):
-    one = of_type(name, roles={"colocated": {"parallelism": {"tensor": 4}}})
-    args = container(rendered(one)[0])["args"]
-    assert args[args.index(flag) + 1] == "4"
-    alone = container(rendered(of_type(name))[0])["args"]
-    assert flag not in alone
-
-
-@pytest.mark.parametrize("verifies", [True, False])
-def test_our_engines_read_the_file_of_peers_only_where_they_verify_them(verifies):
-    one = fleet(mode="colocated", security={"verifyPeers": verifies})
-    pod = EnginePod.of(one, "colocated", "0123abcd", IMAGES)
-    args = ARGOSY.args(pod)
-    assert args.count("--peers-file") == verifies
-    if verifies:
-        assert args[args.index("--peers-file") + 1] == PEERS_PATH
-
-
-def test_the_users_values_of_a_variable_come_before_those_of_the_engine():
-    asked = {"type": "vllm", "image": "peer:1", "env": [{"name": "HOME", "value": "/scratch"}]}
-    env = container(rendered(fleet(mode="colocated", engine=asked))[0])["env"]
-    assert [one["value"] for one in env if one["name"] == "HOME"] == ["/scratch"]
-    assert {"name": "HF_HUB_OFFLINE", "value": "1"} in env
-
-
-@pytest.mark.parametrize("name", OF_TYPE)
-def test_programs_of_any_engine_find_a_name_of_their_user_and_a_home_they_may_write(name):
-    """No image has an entry for uid 65532 or for those of OpenShift, and getpwuid fails: torch and
-    others ask for both at the start."""
-    env = container(rendered(of_type(name))[0])["env"]
-    asks = (
-        "import getpass, pathlib, pwd; pwd.getpwuid = {}.__getitem__; "
-        "print(getpass.getuser(), pathlib.Path.home())"
-    )
-    words = [sys.executable, "-I", "-c", asks]
-    given = {one["name"]: one["value"] for one in env if "value" in one}
-    done = subprocess.run(words, env=given, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("argosy /tmp\n", "")
-
-
-@pytest.mark.parametrize("name", OF_TYPE)
-def test_the_users_own_name_of_the_user_comes_first(name):
-    asked = {"type": name, "image": "peer:1", "env": [{"name": "USER", "value": "mine"}]}
-    items = [{"name": "engine", "env": [{"name": "USER", "value": "theirs"}]}]
-    own = {"template": {"spec": {"containers": items}}}
-    for spec in ({"engine": asked}, own, {"engine": asked, **own}):
-        made = rendered(of_type(name, **spec))[0]
-        values = [one["value"] for one in container(made)["env"] if one["name"] == "USER"]
-        assert values == ["theirs" if "template" in spec else "mine"]
 
 
 def test_our_engine_knows_the_flags_that_the_api_refuses(capsys):

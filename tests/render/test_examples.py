@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
-import pytest
 import yaml
 
 from argosy_bench.cluster.vllm import IMAGE
@@ -126,8 +125,3 @@ def test_the_releases_of_vllm_that_the_docs_and_the_example_name_know_every_flag
     assert release(image) >= needed
     docs = " ".join((ROOT / "docs" / "how-to" / "vllm.md").read_text("utf-8").split())
     assert re.findall(r"vLLM (\S+) or newer", docs) == [".".join(map(str, needed))]
-
-
-@pytest.mark.parametrize(("image", "parts"), [("a/b:v0.32.0", (0, 32, 0)), ("c:1/b:v1.2", (1, 2))])
-def test_a_release_is_read_from_the_tag(image: str, parts: tuple[int, ...]) -> None:
-    assert release(image) == parts

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import kubernetes_validate
 import pytest
 
 from argosy_operator.api.model import PodTemplate
@@ -45,19 +44,6 @@ def fetched(**spec: object) -> ServingDeployment:
     return fleet(model={"uri": "hf://org/tiny@v1", "fetch": ASKED}, **spec)
 
 
-def test_the_job_runs_with_the_account_and_the_secret_that_the_user_names() -> None:
-    job = fetch.job(fetched(), IMAGES)
-    assert job is not None
-    pod = job["spec"]["template"]["spec"]
-    (container,) = pod["containers"]
-    assert pod["serviceAccountName"] == "reader"
-    assert pod["automountServiceAccountToken"] is False
-    assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
-    assert {"name": "HF_ENDPOINT", "value": "https://hub.example.com"} in container["env"]
-    words = ["fetch", "run", "--uri", "hf://org/tiny@v1", "--root", "/models", "--fleet", "chat"]
-    assert container["args"] == words
-
-
 def test_a_job_that_runs_is_not_made_again_for_its_recommended_labels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -70,40 +56,6 @@ def test_a_job_that_runs_is_not_made_again_for_its_recommended_labels(
     assert labels[0] != labels[1]
     notes = [j["metadata"]["annotations"][names.FETCHES] for j in (job, other)]
     assert notes[0] == notes[1]
-
-
-def test_the_jobs_pod_is_restricted() -> None:
-    job = fetch.job(fetched(), IMAGES)
-    assert job is not None
-    assert offences(job["spec"]["template"]["spec"]) == []
-
-
-def test_the_job_is_placed_as_engines_are_and_asks_for_no_gpu() -> None:
-    spec = {"nodeSelector": {"zone": "a"}, "imagePullSecrets": [{"name": "registry"}]}
-    job = fetch.job(fetched(roles={"prefill": {"template": {"spec": spec}}}), IMAGES)
-    assert job is not None
-    pod = job["spec"]["template"]["spec"]
-    assert pod["nodeSelector"] == {"zone": "a"}
-    assert pod["imagePullSecrets"] == [{"name": "registry"}]
-    assert "nvidia.com/gpu" not in str(pod)
-
-
-@pytest.mark.parametrize(
-    ("engine", "any_will_do"),
-    [
-        ({}, False),
-        ({"image": "own:1"}, True),
-        ({"type": "vllm", "image": "vllm/vllm-openai:v0.11.0"}, True),
-        ({"type": "sglang", "image": "lmsysorg/sglang:v0.5.0"}, True),
-    ],
-)
-def test_an_engine_image_of_ones_own_is_not_asked_about_its_architectures(
-    engine: dict[str, str], any_will_do: bool
-) -> None:
-    job = fetch.job(fetched(engine=engine, mode="colocated"), IMAGES)
-    assert job is not None
-    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
-    assert ("--any-architecture" in args) is any_will_do
 
 
 def test_the_claim_is_as_large_as_asked() -> None:
@@ -197,17 +149,6 @@ def test_the_job_is_placed_as_engines_are_and_has_a_size_of_its_own() -> None:
     assert pod["containers"][0]["resources"]["requests"].items() >= small["requests"].items()
 
 
-def test_the_jobs_pod_has_what_the_template_of_all_pods_asks_for() -> None:
-    job = fetch.job(fetched(template=OF_ALL), IMAGES)
-    assert job is not None
-    kubernetes_validate.validate(job, "1.36", strict=True)
-    meta, pod = job["spec"]["template"]["metadata"], job["spec"]["template"]["spec"]
-    assert meta["labels"]["cost-center"] == "42"
-    assert pod["priorityClassName"] == "batch"
-    assert [one["name"] for one in pod["containers"]] == ["fetch"]
-    assert pod["volumes"][-1] == {"name": "certs", "configMap": {"name": "corporate-ca"}}
-
-
 def inputs(one: ServingDeployment, images: Images = IMAGES) -> str:
     job = fetch.job(one, images)
     assert job is not None
@@ -231,12 +172,3 @@ def test_what_the_fleet_asks_of_the_job_is_noted_apart_from_how_it_is_written() 
     ):
         assert inputs(other) not in known
         known.add(inputs(other))
-
-
-def test_without_a_storage_class_the_clusters_own_counts() -> None:
-    (claim,) = fetch.claim(fleet(model={"uri": "s3://b/p", "fetch": {"size": "1Gi"}}))
-    assert (claim["apiVersion"], claim["kind"]) == ("v1", "PersistentVolumeClaim")
-    assert claim["metadata"]["labels"]["serving.argosy.dev/role"] == "fetch"
-    assert "storageClassName" not in claim["spec"]
-    assert fetch.claim(fleet()) == []
-    assert fetch.job(fleet(), IMAGES) is None

@@ -64,14 +64,3 @@ def test_all_that_the_longest_name_is_made_into_fits_into_63_characters(case):
         labels = obj["metadata"].get("labels", {}) | template.get("labels", {})
         for text in (obj["metadata"]["name"], *labels.values()):
             assert len(text) <= 63, (obj["kind"], text)
-
-
-def test_a_selector_as_text_names_every_label():
-    assert names.selector_text("chat", "decode", "0123abcd") == (
-        "serving.argosy.dev/fleet=chat,serving.argosy.dev/role=decode,"
-        "serving.argosy.dev/revision=0123abcd"
-    )
-
-
-def test_the_address_is_the_fleets_name():
-    assert names.url("chat", "prod") == "http://chat.prod.svc"

@@ -15,14 +15,13 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.cli.run import _pod_template
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import differences
-from argosy_operator.core.snapshot.pods import Pod, pod_of
-from argosy_operator.core.snapshot.snapshot import fields, revision
+from argosy_operator.core.snapshot.pods import Pod
+from argosy_operator.core.snapshot.snapshot import revision
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.common import PEERS_FILE, Images, installed_by_gateways
 from argosy_operator.render.engines import EnginePod
 from argosy_operator.render.fleet import Callers, render_callers
 from tests.render.fleets import IMAGES, fleet
-from tests.render.restricted import offences
 from tests.support.model import ISSUER
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -132,12 +131,6 @@ def test_pods_are_placed_and_equipped_as_asked() -> None:
         assert [one["name"] for one in spec["initContainers"]] == ["mesh"]
 
 
-def test_pods_without_a_template_are_restricted() -> None:
-    one = fleet()
-    for made in (engine(one), engine(one, "prefill"), front(one)):
-        assert offences(pod(made)) == []
-
-
 def test_what_is_applied_twice_has_no_drift() -> None:
     made = engine(fleet(template=WHOLE))
     assert list(differences(made, copy.deepcopy(made))) == []
@@ -167,24 +160,6 @@ def test_a_template_of_gateways_changes_no_engine() -> None:
     assert revision_of(routing={"template": WHOLE}) == revision_of()
 
 
-@pytest.mark.parametrize("field", sorted(SPEC))
-def test_each_field_makes_a_new_revision(field: str) -> None:
-    asked = {"spec": {field: SPEC[field]}}
-    assert revision_of(template=asked) != revision_of()
-    roles = {role: {"template": asked} for role in ("prefill", "decode")}
-    assert revision_of(roles=roles) == revision_of(template=asked)
-
-
-def test_templates_that_ask_for_nothing_make_no_revision() -> None:
-    nothing = {
-        "metadata": {"labels": {}},
-        "spec": {"volumes": [], "containers": [{"name": "engine", "env": []}]},
-    }
-    assert "templates" not in fields(fleet(template=nothing), engine_image="e:1")
-    ours = {"spec": {"containers": [{"name": "engine", "command": ["sh"]}]}}
-    assert revision_of(template=ours) == revision_of()
-
-
 def test_a_revision_does_not_depend_on_the_order_of_keys_or_on_how_amounts_are_written() -> None:
     def asked(requests: dict[str, Any]) -> str:
         items = [{"name": "engine", "resources": {"requests": requests}}]
@@ -198,13 +173,6 @@ def test_engines_that_ask_for_nothing_are_not_the_first_to_be_ended() -> None:
     one = fleet(model=SIM, roles={"decode": {"resources": {"gpu": 0}}})
     assert container(engine(one))["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}}
     assert container(front(one))["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
-
-
-def test_what_is_limited_alone_is_requested_by_kubernetes() -> None:
-    items = [{"name": "engine", "resources": {"limits": {"cpu": 4, "memory": "8Gi"}}}]
-    resources = container(engine(fleet(template={"spec": {"containers": items}})))["resources"]
-    assert "requests" not in resources
-    assert resources["limits"].items() >= {"cpu": "4", "memory": "8Gi"}.items()
 
 
 def test_a_template_comes_over_the_roles_own_resources_and_variables_of_the_engine() -> None:
@@ -254,12 +222,6 @@ def test_another_template_of_the_installation_replaces_no_engine_pod() -> None:
         assert pod(engine(fleet(), images=later))["schedulerName"] == "other"
 
 
-@pytest.mark.parametrize("text", ["{", '{"spec": 7}', "7"])
-def test_a_template_of_the_installation_that_cannot_be_read_is_that_of_now(text: str) -> None:
-    live = {"metadata": {"annotations": {names.INSTALLED: text, names.DRAIN_TIMEOUT: "300"}}}
-    assert template(engine(fleet(), live=live)) == template(engine(fleet()))
-
-
 def test_a_fleet_keeps_the_template_that_its_gateways_note() -> None:
     now = PodTemplate(spec={"schedulerName": "a"})
     noted = front(fleet(), installed(schedulerName="c"))
@@ -268,25 +230,10 @@ def test_a_fleet_keeps_the_template_that_its_gateways_note() -> None:
     assert installed_by_gateways([decode], now) == now
 
 
-def test_a_fleets_variables_count_before_the_charts() -> None:
-    items = [{"name": "engine", "env": [{"name": "A", "value": "chart"}]}]
-    images = installed(containers=items)
-    asked: Any = {"engine": {"env": [{"name": "A", "value": "fleet"}]}}
-    for spec, value in (({}, "chart"), (asked, "fleet")):
-        env = container(engine(fleet(**spec), images=images))["env"]
-        assert [one["value"] for one in env if one["name"] == "A"] == [value]
-
-
 def example(name: str) -> Any:
     body = yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text("utf-8"))
     meta = body["metadata"] | {"namespace": "prod", "uid": "1234-5678"}
     return ServingDeployment.model_validate({**body, "metadata": meta})
-
-
-def test_the_example_of_a_private_registry_gives_all_pods_its_secret() -> None:
-    one = example("private-registry")
-    for made in (engine(one, "colocated"), front(one)):
-        assert pod(made)["imagePullSecrets"] == [{"name": "registry"}]
 
 
 def test_the_example_of_a_node_pool_places_engines_and_gateways_apart() -> None:
@@ -322,14 +269,6 @@ def test_pods_of_a_named_account_may_call_engines_as_those_of_ours_did() -> None
     assert found["api"] == [f"system:serviceaccount:prod:{n}" for n in ("chat-gateway", "llm")]
 
 
-def test_an_account_of_one_role_calls_engines_beside_that_of_the_others() -> None:
-    own = {"template": {"spec": {"serviceAccountName": "own"}}}
-    ours = names.engine_account("chat")
-    assert Callers.of(fleet(roles={"decode": own}), IMAGES) == Callers(frozenset({"own", ours}))
-    found = Callers.of(fleet(routing=own), IMAGES)
-    assert found == Callers(frozenset({ours}), frozenset({"own"}))
-
-
 @pytest.mark.parametrize(
     "text", ["{", "7", '{"spec": {"containers": [{"name": "engine", "command": ["sh"]}]}}']
 )
@@ -338,46 +277,9 @@ def test_the_operator_does_not_start_with_a_template_that_no_pod_can_have(text: 
         _pod_template(text)
 
 
-def test_a_slice_of_a_gpu_is_a_resource_as_others() -> None:
-    own = {"gpu": 1, "gpuResource": "nvidia.com/mig-3g.40gb"}
-    made = engine(fleet(roles={"decode": {"resources": own}}))
-    assert container(made)["resources"]["limits"] == {"nvidia.com/mig-3g.40gb": "1"}
-
-
-def test_gpu_resources_are_part_of_the_revision_only_where_they_are_named() -> None:
-    amd = {"decode": {"resources": {"gpuResource": "amd.com/gpu"}}}
-    assert revision_of(roles=amd) != revision_of()
-    plain = {"decode": {"resources": {"gpuFrom": "Resource"}}}
-    assert revision_of(roles=plain) == revision_of()
-
-
 def subjects(objects: list[Any]) -> list[str]:
     (binding,) = (o for o in objects if o["kind"] == "RoleBinding")
     return [subject["name"] for subject in binding["subjects"]]
-
-
-def test_without_a_named_account_nothing_but_ours_may_call() -> None:
-    callers = Callers.of(fleet(), IMAGES)
-    assert callers == Callers(engines=frozenset({"chat-engine"}))
-    assert subjects(gateway.objects(fleet(), IMAGES)) == ["chat-gateway"]
-
-
-@pytest.mark.parametrize(
-    ("text", "gpus"), [("2", 2), ("64", 64), ("", 0), ("x", 0), ("-1", 0), ("999", 0)]
-)
-def test_gpus_of_claims_are_counted_by_the_pods_annotation(text: str, gpus: int) -> None:
-    raw = {
-        "metadata": {
-            "name": "a",
-            "uid": "1",
-            "annotations": {names.GPUS_CLAIMED: text},
-            "creationTimestamp": "2026-01-02T03:00:00Z",
-        },
-        "spec": {"containers": [{"name": "engine"}], "serviceAccountName": "llm"},
-        "status": {},
-    }
-    found = pod_of(raw)
-    assert (found.gpus, found.account) == (gpus, "llm")
 
 
 def test_children_carry_the_labels_that_kubernetes_recommends() -> None:

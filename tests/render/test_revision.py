@@ -10,7 +10,6 @@ from argosy_operator.core.snapshot.snapshot import (
     TEMPLATE,
     drain_timeout_s,
     fields,
-    inputs,
     revision,
 )
 from tests.render.fleets import IMAGES, deployment, fleet
@@ -95,22 +94,6 @@ def test_what_changes_a_template_makes_a_new_revision(case):
     assert revision_of(**INSIDE[case]) != revision_of()
 
 
-def test_a_new_default_image_is_a_new_revision():
-    one = fleet()
-    assert revision(one, engine_image="a") != revision(one, engine_image="b")
-
-
-def test_what_pods_are_made_of_knows_the_image_and_not_the_templates_number():
-    made = inputs(fleet(), engine_image="a")
-    assert made | {"template": TEMPLATE} == fields(fleet(), engine_image="a")
-    assert "template" not in made
-    assert made["image"] == "a"
-
-
-def test_a_spec_that_states_a_default_is_the_same_revision():
-    assert revision_of(kvTransfer={"timeout": "10s"}, engine={"dtype": "auto"}) == revision_of()
-
-
 def test_a_transfers_time_out_means_nothing_to_colocated_pods():
     one = revision_of(mode="colocated")
     assert revision_of(mode="colocated", kvTransfer={"timeout": "5s"}) == one
@@ -119,102 +102,6 @@ def test_a_transfers_time_out_means_nothing_to_colocated_pods():
 def test_a_revision_stays_the_same_over_releases():
     assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
     assert revision(fleet(), engine_image="engine:1") == "332cb77d"
-
-
-def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
-    one = fleet(
-        model={"uri": "pvc://models/org/llama", "servedNames": ["org/llama"]},
-        engine={
-            "dtype": "bfloat16",
-            "maxModelLen": 4096,
-            "maxNumSeqs": 64,
-            "maxNumBatchedTokens": 1024,
-            "maxBodyBytes": 20_000_000,
-            "args": ["--block-size=32"],
-            "env": [{"name": "OMP_NUM_THREADS", "value": "4"}],
-        },
-        roles={"decode": {"resources": {"gpu": 2, "cpu": "8", "memory": "64Gi"}}},
-        kvTransfer={"timeout": "2500ms"},
-    )
-    assert fields(one, engine_image="engine:1") == {
-        "template": 5,
-        "image": "engine:1",
-        "model": "pvc://models/org/llama",
-        "servedName": "chat",
-        "dtype": "bfloat16",
-        "maxModelLen": 4096,
-        "maxNumSeqs": 64,
-        "maxNumBatchedTokens": 1024,
-        "maxBodyBytes": 20_000_000,
-        "args": ["--block-size=32"],
-        "env": [["OMP_NUM_THREADS", "4"]],
-        "roles": {
-            "prefill": {"gpu": 1},
-            "decode": {"gpu": 2, "cpu": "8", "memory": "64Gi"},
-        },
-        "kvTransfer": {"timeout": "2500ms"},
-    }
-
-
-TYPED = {"gpuTypes": ["h100"]}
-TYPE = {"name": "h100", "nodeSelector": {"gpu": "h100"}}
-ALONE = {"verifyPeers": False, "networkPolicy": False}
-ADDED = [
-    ({"autoscaling": {"roleFlip": True}}, {"roleFlip": True}),
-    ({"security": {"verifyPeers": False}}, {"verifyPeers": False}),
-    ({"security": {"tls": {"secretName": "chat-tls"}}}, {"tls": "chat-tls"}),
-    (
-        {"gpuTypes": [H100], "roles": {"prefill": TYPED, "decode": TYPED}},
-        {"gpuTypes": {"prefill": TYPE, "decode": TYPE}},
-    ),
-    (
-        {"roles": {"decode": {"resources": {"gpuResource": "amd.com/gpu"}}}},
-        {"roles": {"prefill": {"gpu": 1}, "decode": {"gpu": 1, "gpuResource": "amd.com/gpu"}}},
-    ),
-    (
-        {"model": {"uri": "sim://x"}, "roles": {"decode": {"parallelism": {"tensor": 2}}}},
-        {"model": "sim://x", "tensor": {"prefill": 1, "decode": 2}},
-    ),
-    (
-        {"mode": "colocated", "security": ALONE},
-        {
-            "verifyPeers": False,
-            "roles": {"colocated": {"gpu": 1}},
-            "kvTransfer": None,
-        },
-    ),
-    (
-        {"kvTransfer": {"onFailure": "fail", "transport": "nixl"}},
-        {
-            "kvTransfer": {
-                "timeout": "10s", "onFailure": "fail", "transport": "nixl",
-            }
-        },
-    ),
-    (
-        {"roles": {"decode": {"template": {"spec": {"schedulerName": "a"}}}}},
-        {"templates": {"decode": {"spec": {"schedulerName": "a"}}}},
-    ),
-]  # fmt: skip
-"""A spec, and what it changes in the fields of a revision or adds to them."""
-
-
-@pytest.mark.parametrize(("spec", "added"), ADDED, ids=str)
-def test_what_a_fleet_asks_for_besides_is_in_its_revision_by_these_names(spec, added):
-    plain, made = (fields(fleet(**of), engine_image="engine:1") for of in ({}, spec))
-    assert made == plain | added
-
-
-def test_the_revision_of_a_simulated_fleet_is_made_of_these_fields():
-    one = fleet(model={"uri": "sim://x"}, mode="colocated", engine={"image": "own:2"})
-    made = fields(one, engine_image="engine:1")
-    assert (made["image"], made["servedName"], made["kvTransfer"]) == ("own:2", "chat", None)
-    assert made["roles"] == {"colocated": {"gpu": 1}}
-
-
-def test_colocated_pods_have_no_role_to_change():
-    one = revision_of(mode="colocated")
-    assert revision_of(mode="colocated", autoscaling={"roleFlip": True}) == one
 
 
 def test_pods_that_may_change_their_role_read_it_from_their_label():
@@ -270,9 +157,3 @@ def test_a_drain_timeout_that_no_spec_could_ask_for_is_ignored(text):
 @pytest.mark.parametrize("live", [None, {"metadata": {"annotations": None}}, {"metadata": {}}])
 def test_a_deployment_that_says_nothing_about_drains_follows_the_spec(live):
     assert drain_timeout_s(fleet(drain={"timeout": "76500ms"}), live) == 77
-
-
-def test_a_rename_makes_no_revision():
-    uri = "pvc://models/some/model"
-    named = {"model": {"uri": uri, "servedNames": ["a", "b"]}}
-    assert revision_of(**named) == revision_of()

@@ -13,7 +13,6 @@ import yaml
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.render import gateway, workload
-from argosy_operator.render.common import Images
 from argosy_operator.render.engines import EnginePod
 from argosy_operator.render.fleet import Callers, render_callers, render_network_policy, render_role
 from tests.render.fleets import IMAGES, deployment, fleet
@@ -120,39 +119,6 @@ def test_a_second_account_stands_in_the_template_of_the_gateways_pods() -> None:
         "serving.argosy.dev/account": "account-2",
     }
     assert "serving.argosy.dev/account" not in annotations(None)
-
-
-@pytest.mark.parametrize(
-    ("uri", "claim", "folder"),
-    [
-        ("pvc://models/org/llama", "models", "/models/org/llama"),
-        ("pvc://models", "models", "/models"),
-        ("pvc://pvc/a", "pvc", "/models/a"),
-    ],
-)
-def test_weights_lie_in_a_folder_of_the_claim(uri: str, claim: str, folder: str) -> None:
-    pod = EnginePod.of(fleet(model={"uri": uri}), "decode", REVISION, IMAGES)
-    assert (pod.claim, pod.weights) == (claim, folder)
-
-
-def test_a_simulated_model_needs_no_claim() -> None:
-    one = fleet(model={"uri": "sim://opt-13b-a100"})
-    assert EnginePod.of(one, "decode", REVISION, IMAGES).claim is None
-
-
-@pytest.mark.parametrize(
-    ("engine", "image"),
-    [({}, "operators/default:1"), ({"image": "users/own:2"}, "users/own:2")],
-    ids=["the operator's", "the user's"],
-)
-def test_engines_run_the_users_image_or_else_the_operators(engine: Any, image: str) -> None:
-    images = Images(
-        engine="operators/default:1",
-        gateway="registry.example/gateway:1",
-        fetch="f:1",
-    )
-    made = workload.deployment(EnginePod.of(fleet(engine=engine), "decode", REVISION, images))
-    assert made["spec"]["template"]["spec"]["containers"][0]["image"] == image
 
 
 def test_a_fleet_without_gpus_tolerates_no_taint_and_asks_for_none() -> None:

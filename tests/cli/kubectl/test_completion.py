@@ -54,19 +54,6 @@ def test_what_may_come_next_is_completed(
     assert candidates(*words) == (found, directive)
 
 
-def test_every_verb_says_what_it_does() -> None:
-    assert all(verb.help for verb in VERBS.values())
-    assert all(flag.help for verb in VERBS.values() for flag in verb.flags)
-
-
-def test_a_cluster_that_does_not_answer_completes_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("KUBECONFIG", "/none")
-    assert complete(["explain", ""]) == 0
-    assert capsys.readouterr().out == ":4\n"
-
-
 def test_drain_is_completed_with_the_engine_pods_that_there_are(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:

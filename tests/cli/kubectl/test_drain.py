@@ -2,8 +2,7 @@
 
 import pytest
 
-from argosy_operator.cli.kubectl.command import CommandError
-from argosy_operator.cli.kubectl.drain import Work, parse_duration, read_work
+from argosy_operator.cli.kubectl.drain import Work, read_work
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.names import ADMIN_PORT
 from argosy_operator.core.snapshot.objects import rfc3339
@@ -66,13 +65,6 @@ def test_a_pod_of_another_engine_is_asked_where_it_shows_its_metrics(
     assert (status, "chat-decode-9 is empty." in out) == (0, True)
 
 
-def test_a_second_drain_keeps_the_time_of_the_first(world: World, run: Run) -> None:
-    world.pages[f"chat-decode-1:{ADMIN_PORT}"] = busy
-    run("drain", "chat-decode-1")
-    assert run("drain", "chat-decode-1")[0] == 0
-    assert mark(world) == rfc3339(NOW)
-
-
 def test_undo_takes_the_mark_away(world: World, run: Run) -> None:
     world.pages[f"chat-decode-1:{ADMIN_PORT}"] = busy
     run("drain", "chat-decode-1")
@@ -102,13 +94,6 @@ def test_with_delete_it_goes_once_it_is_empty(world: World, run: Run) -> None:
     assert [o for o in world.objects if o["metadata"]["uid"] == "Pod-chat-decode-1"] == []
 
 
-def test_undo_and_delete_are_opposites(world: World, run: Run) -> None:
-    status, _, said = run("drain", "chat-decode-1", "--undo", "--delete")
-    assert status == 2
-    assert "--undo and --delete are opposites: write one of them" in said
-    assert mark(world) is None
-
-
 def test_at_the_limit_it_says_what_is_left_and_keeps_the_mark(world: World, run: Run) -> None:
     world.pages[f"chat-decode-1:{ADMIN_PORT}"] = lambda: busy(1, waiting=2, leases=3)
     status, _, said = run("drain", "chat-decode-1", "--timeout", "5s")
@@ -120,14 +105,6 @@ def test_at_the_limit_it_says_what_is_left_and_keeps_the_mark(world: World, run:
     )
     assert world.now == NOW + 5
     assert mark(world) == rfc3339(NOW)
-
-
-def test_a_pod_that_is_gone_is_empty(world: World, run: Run) -> None:
-    world.on_sleep = lambda _: world.gone("chat-decode-1")
-    status, out, said = run("drain", "chat-decode-1")
-    assert status == 0
-    assert "is empty" in out
-    assert said == "chat-decode-1 does not say what it still computes\n"
 
 
 def test_a_pod_that_was_made_anew_under_the_name_is_another_one(world: World, run: Run) -> None:
@@ -143,14 +120,6 @@ def test_a_pod_that_does_not_answer_is_not_taken_for_empty(world: World, run: Ru
     status, _, said = run("drain", "chat-decode-1", "--timeout", "3s")
     assert status == 1
     assert "chat-decode-1 does not say what it still computes, after 3 s" in said
-
-
-def test_the_last_that_serves_is_drained_with_a_warning(world: World, run: Run) -> None:
-    world.gone("chat-decode-2")
-    world.pages[f"chat-decode-1:{ADMIN_PORT}"] = busy
-    status, _, said = run("drain", "chat-decode-1")
-    assert status == 0
-    assert said.startswith("warning: no other decode pod of chat serves")
 
 
 @pytest.mark.parametrize(
@@ -182,16 +151,3 @@ def test_what_a_pod_still_computes_is_read_from_its_metrics() -> None:
     assert read_work(of_sglang).streams == 6
     assert read_work("").streams is None
     assert read_work("no metrics {") == Work()
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("30s", 30), ("10m", 600), ("1h30m", 5400), ("1500ms", 2), ("1ms", 1)]
-)
-def test_durations_are_read(text: str, seconds: int) -> None:
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "10", "ten", "1h 2m", "-5s", "5y"])
-def test_what_is_no_duration_says_what_to_write(text: str) -> None:
-    with pytest.raises(CommandError, match="write 30s, 10m or 2h"):
-        parse_duration(text)

@@ -31,21 +31,6 @@ def test_the_decision_comes_first_and_then_what_would_change_it(world: World, ru
     assert "raise spec.roles.prefill.replicas.max: the load asks for" in out
 
 
-def test_data_is_what_status_has(world: World, run: Run) -> None:
-    scaling = scaled(world)
-    assert yaml.safe_load(run("explain", "chat", "-o", "yaml")[1]) == scaling
-    as_json = run("explain", "chat", "-o", "json")[1]
-    assert json.loads(as_json)["lastDecision"] == scaling["lastDecision"]
-
-
-def test_a_fleet_that_was_never_scaled_has_nothing_to_change(world: World, run: Run) -> None:
-    world.fleet(spec=SPEC)
-    status, out, _ = run("explain", "chat")
-    assert status == 0
-    assert "What would change" not in out
-    assert run("explain", "chat", "-o", "yaml")[1] == "{}\n"
-
-
 def test_a_plan_is_made_with_the_image_that_is_named(world: World, run: Run) -> None:
     world.fleet(spec=SPEC)
     status, text, _ = run("explain", "chat", "--plan", "--engine-image", "e:1")

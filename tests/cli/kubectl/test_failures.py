@@ -42,7 +42,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, kind: ErrorKind, message: str) -> N
         (ErrorKind.INVALID, "bad", 1, "cannot list ServingDeployment: bad"),
     ],
 )
-@pytest.mark.parametrize("words", [["status"], ["status", "chat"], ["explain", "chat"]])
+@pytest.mark.parametrize("words", [["status"], ["explain", "chat"]])
 def test_a_refusal_of_the_api_server_is_a_sentence(
     kind: ErrorKind,
     message: str,
@@ -63,27 +63,6 @@ def test_a_refusal_of_the_api_server_is_a_sentence(
 def test_no_cluster_at_the_address_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 3
     assert "no API server can be reached" in capsys.readouterr().err
-
-
-VERBS = [["status"], ["explain", "chat"], ["drain", "pod"]]
-
-
-@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
-def test_an_unknown_context_names_those_that_there_are(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words, "--context", "there"]) == 3
-    assert "no context there in the kubeconfig; it has: here" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
-def test_a_kubeconfig_that_is_not_there_is_named(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words, "--kubeconfig", "/none/at/all"]) == 3
-    assert capsys.readouterr().err == (
-        f"kubectl argosy {words[0]}: there is no kubeconfig /none/at/all\n"
-    )
 
 
 @pytest.mark.parametrize("words", [["status", "chat", "-A"], ["status", "-o", "xml"], ["stats"]])

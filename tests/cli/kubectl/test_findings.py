@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_operator.cli.kubectl.app import main
@@ -62,22 +62,6 @@ def test_a_fault_is_named_with_its_line_and_what_to_write(old: str, new: str, sa
     text = FLEET.replace(old, new, 1)
     assert text != FLEET
     assert any(line.startswith(says) or says in line for line in found(text)), found(text)
-
-
-def test_a_fleet_without_a_spec_is_asked_for_what_every_spec_has() -> None:
-    assert found(FLEET.partition("spec:")[0]) == [
-        "f.yaml:1: error: ServingDeployment chat: spec: is required"
-    ]
-
-
-def test_only_a_text_that_looks_like_a_number_is_to_be_written_in_quotes() -> None:
-    before = "f.yaml:8: error: ServingDeployment chat: spec.slo.ttft"
-    assert found(FLEET.replace("200ms", "200")) == [
-        f"{before}.target: must be of type string, not int: write it in quotes"
-    ]
-    assert found(FLEET.replace("{target: 200ms}", "[200ms]")) == [
-        f"{before}: must be of type object, not list"
-    ]
 
 
 PODS = """  engine:
@@ -137,17 +121,6 @@ def test_each_object_of_a_list_counts_with_its_own_line(
     assert f"f.yaml:{line}: error: ServingDeployment blog: spec.slo.tpot.target" in only
 
 
-def test_an_item_of_a_list_that_is_no_object_or_has_no_items_is_left_alone() -> None:
-    assert found("kind: List\nitems: [1, null, [], {kind: List}]\n") == []
-    assert found("kind: List\nitems: 3\n---\nkind: List\n") == []
-
-
-def test_only_values_that_aliases_add_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("argosy_operator.cli.kubectl.lint.MOST_VALUES", 20)
-    read = [*documents(yaml.safe_dump(listed(FLEET, FLEET, FLEET)), "f.yaml")]
-    assert [document.is_fleet for document in read] == [True] * 3
-
-
 def test_aliases_that_multiply_are_refused_before_they_do() -> None:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 12)}]" for n in range(1, 10)]
@@ -167,13 +140,6 @@ def test_whatever_a_field_holds_is_a_finding_and_no_traceback(value: Any, field:
     for document in documents(yaml.safe_dump(whole), "f.yaml"):
         for one in findings(document):
             assert one.line >= 1
-
-
-@given(st.text(max_size=60))
-@example("\x1f")
-def test_whatever_a_file_holds_is_read_or_named(text: str) -> None:
-    for document in documents(text, "f.yaml"):
-        assert document.value is not None or document.problem
 
 
 Run = Callable[..., tuple[int, str, str]]
@@ -319,12 +285,6 @@ def test_values_that_the_chart_does_not_have_are_named(
     assert (status, out) == (1, "")
     assert said.startswith(f"kubectl argosy render: {tmp_path / 'values'}")
     assert says in said
-
-
-def test_a_file_of_values_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "f").write_text(FLEET)
-    status, _, said = run("render", str(tmp_path / "f"), "--values", str(tmp_path / "none"))
-    assert (status, f"cannot read {tmp_path / 'none'}" in said) == (1, True)
 
 
 def _colocated(objects: list[dict[str, Any]]) -> int:

@@ -1,9 +1,5 @@
 """`kubectl argosy status` on a cluster in memory: what it prints, and when again."""
 
-import json
-
-import yaml
-
 from argosy_operator.core.snapshot.objects import rfc3339
 from tests.cli.kubectl.conftest import Run
 from tests.cli.kubectl.in_memory import NOW, World
@@ -36,31 +32,11 @@ def test_one_fleet_is_shown_in_detail_or_wide(world: World, run: Run) -> None:
     assert "No spec.slo" not in wide
 
 
-def test_data_is_the_object_or_a_list_of_them(world: World, run: Run) -> None:
-    fleet = world.fleet(spec=SPEC)
-    assert json.loads(run("status", "chat", "-o", "json")[1]) == fleet
-    assert yaml.safe_load(run("status", "-o", "yaml")[1])["items"] == [fleet]
-
-
-def test_a_namespace_without_fleets_says_how_to_see_those_of_all(run: Run) -> None:
-    assert run("status")[:2] == (
-        0,
-        "There are no ServingDeployments in this namespace; -A shows those of all.\n",
-    )
-    assert run("status", "-A")[1] == "There are no ServingDeployments.\n"
-
-
 def test_an_unknown_fleet_names_those_that_there_are(world: World, run: Run) -> None:
     world.fleet("code")
     status, _, said = run("status", "chat")
     assert status == 1
     assert "there is no ServingDeployment chat in namespace a: it has code" in said
-
-
-def test_one_fleet_and_all_namespaces_are_refused(run: Run) -> None:
-    status, out, said = run("status", "chat", "-A")
-    assert (status, out) == (2, "")
-    assert "name one fleet or all namespaces, not both: leave out -A" in said
 
 
 def test_a_watch_prints_again_only_what_changed(world: World, run: Run) -> None:

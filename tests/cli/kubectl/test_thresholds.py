@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_law.decide import decide
-from argosy_law.decision import RoleTarget, Rule
 from argosy_law.record import to_json
 from argosy_operator.cli.explanation import (
     FURTHEST,
     STEP,
-    WHAT_TO_CHANGE,
-    Threshold,
     _edge,
-    _sentence,
     sentences,
     thresholds,
 )
@@ -63,11 +59,6 @@ def test_a_bound_that_binds_is_named_with_the_field_to_change() -> None:
     assert "raise spec.roles.prefill.replicas.max: the load asks for" in text
 
 
-@pytest.mark.parametrize("record", [{}, {"state": None}, {"now": "x", "state": {}, "goals": {}}])
-def test_a_record_that_cannot_be_read_brings_no_thresholds(record: dict[str, Any]) -> None:
-    assert sentences(record) == []
-
-
 @given(st.floats(1.001, FURTHEST / 1.3), st.floats(1e-3, 1e3))
 def test_an_edge_is_the_first_rate_with_another_answer(times: float, rate: float) -> None:
     above, below = rate * times, rate / times
@@ -77,60 +68,3 @@ def test_an_edge_is_the_first_rate_with_another_answer(times: float, rate: float
     found = _edge(rate, 1 / STEP, lambda per_s: per_s <= below)
     assert found is not None
     assert below * 0.998 <= found <= below
-
-
-def test_an_edge_that_is_here_is_the_rate_itself_and_a_far_one_is_none() -> None:
-    asked = list[float]()
-
-    def never(per_s: float) -> bool:
-        asked.append(per_s)
-        return False
-
-    assert _edge(7.0, STEP, lambda _: True) == 7.0
-    assert _edge(7.0, STEP, never) is None
-    assert 7.0 * FURTHEST / STEP < max(asked) <= 7.0 * FURTHEST
-    asked.clear()
-    assert _edge(7.0, 1 / STEP, never) is None
-    assert 7.0 / FURTHEST <= min(asked) < 7.0 / FURTHEST * STEP
-
-
-def sentence(rule: Rule, **parts: Any) -> str:
-    target = RoleTarget(**{**TARGET, "rule": rule})
-    whole = {"more_at": None, "more": 3, "fewer_below": None, "fewer": 3, **parts}
-    return _sentence(Threshold(target, **whole), 4.0)
-
-
-TARGET = {"role": "decode", "current": 3, "demanded": 5, "replicas": 3, "message": ""}
-
-
-def test_a_threshold_is_a_sentence() -> None:
-    rule = next(rule for rule in Rule if rule not in WHAT_TO_CHANGE)
-    assert sentence(rule) == f"{rule}; no rate nearby changes it"
-    assert sentence(rule, more_at=5.0, more=4) == "one more decode pod at 5 requests/s"
-    assert sentence(rule, more_at=5.0, more=5) == "2 more decode pods at 5 requests/s"
-    assert sentence(rule, more_at=4.0, more=5) == f"{rule}; no rate nearby changes it"
-    assert sentence(rule, fewer_below=4.0, fewer=2) == "2 already now, after the hold"
-    assert sentence(rule, fewer_below=3.0, fewer=2) == "2 below 3 requests/s"
-    assert sentence(Rule.MAX_REPLICAS, more_at=5.0, more=4, fewer_below=2.0, fewer=1) == (
-        "raise spec.roles.decode.replicas.max: the load asks for 5; one more decode pod at 5 "
-        "requests/s; 1 below 2 requests/s"
-    )
-
-
-def test_a_fleet_without_arrivals_has_no_rates() -> None:
-    idle = next(t for t in RUN.ticks if not t.decision.numbers.get("arrivals_per_s"))
-    rate, found = thresholds(record_of(idle))
-    assert rate == 0
-    assert {(one.more_at, one.fewer_below) for one in found} == {(None, None)}
-    assert sentences(record_of(idle))[:2] == ["", "What would change the number"]
-
-
-def test_the_lines_name_the_rate_of_now_and_each_roles_number() -> None:
-    tick = ACTIVE[len(ACTIVE) // 2]
-    rate, found = thresholds(record_of(tick))
-    blank, head, *lines = sentences(record_of(tick))
-    assert rate == tick.decision.numbers["arrivals_per_s"]
-    assert (blank, head) == ("", f"What would change the number, at {rate:.3g} requests/s")
-    assert [line.partition(": ")[0] for line in lines] == [
-        f"  {one.target.role} {one.target.replicas}" for one in found
-    ]
