@@ -28,7 +28,7 @@ def main(words: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures file here")
-    usual = list(getattr(parts, "DEFAULT", parts.PARTS))
+    usual = list(parts.PARTS)
     parser.add_argument(
         "--only", nargs="+", metavar="PART", choices=list(parts.PARTS), default=usual,
         help=f"measure these alone: {', '.join(parts.PARTS)}",

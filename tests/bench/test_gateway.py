@@ -35,7 +35,6 @@ async def test_every_figure_of_streams_and_routing_is_measured():
     await streams.measure_readers(figures, tokens=5, rounds=1)
     await routing.measure_picks(figures, picks=50, runs=1)
     await routing.measure_affinity(figures, requests=12, picks=50, engines=2)
-    await routing.measure_sick(figures, requests=24)
     absent = set() if envoy_program() else {"envoy_rps_per_core"}
     assert set(figures.values) == set(figures.rows) - absent
     assert figures.values["cpu_us_per_chunk"] > 0

@@ -39,7 +39,6 @@ PARTS: dict[str, Measure] = {
     "readers": _run(lambda figures, _: streams.measure_readers(figures)),
     "picks": _run(lambda figures, _: routing.measure_picks(figures)),
     "affinity": _run(lambda figures, _: routing.measure_affinity(figures)),
-    "sick": _run(lambda figures, _: routing.measure_sick(figures)),
     "trust": _run(lambda figures, asked: trust.measure(figures, asked.requests)),
     "overload": _run(
         lambda figures, asked: overload.measure(figures, asked.queue, asked.overload_s)

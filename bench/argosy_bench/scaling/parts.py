@@ -4,7 +4,6 @@ speed        requests that a constant fleet is played through in a second of CPU
 shapes       the law on ramps, steps, bursts and an outage of the metrics
 unreachable  how soon it says that an SLO is out of reach
 traces       the law, and other laws beside it, on a folder of recorded traces (--traces)
-cluster      the simulator beside a one-machine Kubernetes: 20 minutes, only if it is named
 
 What follows `--` goes to `argosy simulate`, such as `-- --first-token in-batch`.
 """
@@ -20,7 +19,6 @@ from random import Random
 from rich.console import Console
 
 from argosy_bench.scaling import runs, score, shapes, unreachable
-from argosy_bench.scaling.cluster import beside
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import Recording, chosen
@@ -121,7 +119,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--one-search", action="store_true", help="constant fleets of the first seed for all")
     add("--profile-errors", action="store_true", help="also with priors that are wrong or absent")
     add("--scratch", type=Path, default=Path("build/bench/scaling"), help="results of the runs")
-    beside.add_options(parser)
     add("more", nargs="*", help="after --: more flags of argosy simulate")
 
 
@@ -161,6 +158,4 @@ PARTS = {
     "shapes": _measure_shapes,
     "unreachable": _measure_unreachable,
     "traces": _measure_traces,
-    "cluster": beside.measure,
 }
-DEFAULT = ("speed", "shapes", "unreachable", "traces")

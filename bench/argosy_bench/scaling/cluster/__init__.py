@@ -1,1 +1,0 @@
-"""A quarter of an hour of requests on the one-machine Kubernetes, and in the simulator."""
