@@ -2,18 +2,17 @@
 
 import asyncio
 import contextlib
-import hashlib
 import json
 
 import pytest
 
-from argosy_gateway.cli import _follow, parse
+from argosy_gateway.cli import _follow
 from argosy_gateway.config import Limits, Slo, SloClass
 from argosy_gateway.options import KEY, Settings
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.watch import WatchTimes, follow_settings
 from argosy_gateway.relay.verdicts import Ending, Outcome
-from argosy_gateway.server.admin import admin_app, why_unready
+from argosy_gateway.server.admin import why_unready
 from argosy_gateway.server.app import api_app
 from tests.gateway.server.asked import asked, gateway_of
 
@@ -32,26 +31,6 @@ def started(**settings):
 
 def sample(gateway, name, **labels):
     return gateway.metrics.registry.get_sample_value(name, labels)
-
-
-def test_words_of_the_object_mean_what_they_mean_on_the_command_line():
-    words = [
-        *WORDS,
-        *("--served-name", "n", "--strategy", "kvAware", "--max-queue", "7", "--queue", "deadline"),
-        *("--queue-timeout-s", "2.5", "--wake-timeout-s", "60", "--first-token", "within-target"),
-        *("--shed-ttft-factor", "1.5", "--max-body-bytes", "9000", "--drain-timeout-s", "90"),
-        *("--drain-mode", "migrate", "--engine-max-num-seqs", "64", "--slo-class=batch:9000:200:5"),
-    ]
-    whole = ["run", "--fleet", "f", "--namespace", "n", "--port", "81"]
-    gateway = gateway_of(served_names=())
-    gateway.config = parse([*whole, "--settings", "f-gateway"])
-    take = Settings(gateway)
-    take(data(*words))
-    by_flags = parse([*whole, *words])
-    assert gateway.config.settings_name == "f-gateway"
-    for name in by_flags.__dataclass_fields__:
-        if name != "settings_name":
-            assert getattr(gateway.config, name) == getattr(by_flags, name), name
 
 
 def test_a_gateway_is_unready_and_answers_503_until_it_has_read_its_settings():
@@ -113,55 +92,6 @@ def test_settings_that_are_wrong_or_gone_leave_the_last_good_ones_and_a_metric_s
     assert sample(gateway, "argosy_gateway_settings_stale") == 0
 
 
-async def said(gateway):
-    """What /load says of the settings; None if nothing."""
-    answer = await asked(admin_app(gateway), "/load")
-    return json.loads(answer.body).get("settings")
-
-
-def digest(found):
-    return hashlib.sha256(found[KEY].encode()).hexdigest()[:16]
-
-
-async def test_load_says_which_settings_are_in_use():
-    gateway, take = started()
-    assert await said(gateway) == {"digest": "", "refused": ""}
-    first, second = data(*WORDS), data(*WORDS, "--max-queue", "9")
-    take(first)
-    assert await said(gateway) == {"digest": digest(first), "refused": ""}
-    take(second)
-    assert await said(gateway) == {"digest": digest(second), "refused": ""}
-    assert digest(first) != digest(second)
-
-
-async def test_load_says_why_settings_are_refused_until_usable_ones_come():
-    gateway, take = started()
-    good, wrong = data(*WORDS), data(*WORDS, "--max-queue", "0")
-    take(good)
-    take(wrong)
-    why = "--max-queue must be at least 1"
-    assert await said(gateway) == {"digest": digest(wrong), "refused": why}
-    take(None)
-    assert await said(gateway) == {"digest": "", "refused": "there is no ConfigMap f-gateway"}
-    take({"other": "[]"})
-    why = f"ConfigMap f-gateway has no {KEY}"
-    assert await said(gateway) == {"digest": "", "refused": why}
-    take(good)
-    assert await said(gateway) == {"digest": digest(good), "refused": ""}
-
-
-async def test_a_long_reason_is_said_in_part():
-    gateway, take = started()
-    take(data(*WORDS, "--max-queue", "9" * 5000 + "x"))
-    told = (await said(gateway))["refused"]
-    assert len(told) == 300
-    assert told.startswith("argument --max-queue")
-
-
-async def test_a_gateway_whose_command_line_has_the_settings_says_nothing_of_them():
-    assert await said(gateway_of()) is None
-
-
 def test_a_word_of_a_newer_operator_is_skipped_and_the_others_count():
     gateway, take = started()
     take(data(*WORDS, "--new-thing", "5", "--max-queue", "7", "--newer=x"))
@@ -207,14 +137,6 @@ def test_a_request_whose_class_went_is_judged_as_one_of_the_default_class():
     assert sample(gateway, "argosy_slo_requests_total", **labels) == 1
 
 
-def test_a_new_class_has_its_series_from_the_start():
-    gateway, take = started()
-    take(data(*WORDS))
-    take(data(*WORDS, "--slo-class=batch:9000:200:5"))
-    labels = {"role_mode": "colocated", "class": "batch", "ttft": "ok", "tpot": "ok"}
-    assert sample(gateway, "argosy_slo_requests_total", **labels) == 0
-
-
 def test_strategy_queue_and_bounds_follow():
     gateway, take = started()
     take(data(*WORDS, "--strategy", "roundRobin"))
@@ -229,14 +151,6 @@ def test_strategy_queue_and_bounds_follow():
     assert gateway.queue is None
     take(data(*WORDS, "--strategy", "kvAware", "--queue", "deadline"))
     assert gateway.queue is queue  # what it has learnt of the pods is kept
-
-
-def test_a_strategy_that_did_not_change_keeps_what_it_has_learnt():
-    gateway, take = started()
-    take(data(*WORDS, "--strategy", "kvAware"))
-    strategy = gateway.strategy
-    take(data(*WORDS, "--strategy", "kvAware", "--max-queue", "7"))
-    assert gateway.strategy is strategy
 
 
 class Api:
@@ -283,19 +197,6 @@ async def followed(*answers, enough):
     return taken, set(api.targets)
 
 
-async def test_the_object_is_read_by_its_name_from_the_api_servers_cache():
-    taken, targets = await followed((200, config_map(a="1")), enough=1)
-    assert taken == [{"a": "1"}]
-    assert targets == {"/api/v1/namespaces/n/configmaps/f-gateway?resourceVersion=0"}
-
-
-async def test_an_object_that_changes_or_goes_is_taken_as_it_is():
-    taken, _ = await followed(
-        (200, config_map(a="1")), (200, config_map(a="2")), (404, b"{}"), enough=3
-    )
-    assert taken == [{"a": "1"}, {"a": "2"}, None]
-
-
 @pytest.mark.parametrize(
     "trouble",
     [(500, b"x"), (403, b"{}"), (401, b"{}"), (200, b"{"), (200, b"[]"), (200, b'{"kind":"Pod"}')],
@@ -340,13 +241,3 @@ async def test_a_gateway_that_runs_takes_the_settings_that_its_command_line_name
         with contextlib.suppress(asyncio.CancelledError):
             await following
     assert (gateway.config.served_names, gateway.config.max_queue) == (("m",), 7)
-
-
-def test_the_command_line_names_the_model_or_the_object(capsys):
-    with pytest.raises(SystemExit):
-        parse(["run", "--fleet", "f", "--namespace", "n"])
-    assert "--served-name, or the ConfigMap that does with --settings" in capsys.readouterr().err
-    words = ["run", "--fleet", "f", "--namespace", "n", "--settings", "s"]
-    assert parse(words).served_names == ()
-    with pytest.raises(SystemExit):
-        parse([*words, "--endpoints", "pods.json"])

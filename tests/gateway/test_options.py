@@ -1,12 +1,8 @@
 """What a gateway says of settings that it does not take, and what it takes where none are said."""
 
-import logging
-from argparse import ArgumentParser
-
 import pytest
 
-from argosy_gateway.config import Config, Slo, SloClass
-from argosy_gateway.options import KEY, Settings, add_settings
+from argosy_gateway.options import KEY, Settings
 from tests.gateway.server.asked import gateway_of
 from tests.gateway.test_live_settings import WORDS, data, started
 
@@ -65,67 +61,9 @@ def test_a_word_that_is_none_of_the_choices_is_named(flag, caplog):
     assert f"argument --{flag}: invalid choice: 'dice'" in caplog.text
 
 
-def test_the_least_numbers_are_taken():
-    gateway, take = started()
-    take(data(*WORDS, "--max-queue=1", "--max-body-bytes=1", "--engine-max-num-seqs=1",
-              "--slo-class=a:1:2:-999", "--shed-ttft-factor=0.5"))  # fmt: skip
-    config = gateway.config
-    assert (config.max_queue, config.limits.body_bytes, config.engine_places) == (1, 1, 1)
-    assert config.slo_classes == (SloClass("a", Slo(0.001, 0.002), -999),)
-    assert config.shed_ttft_factor == 0.5
-
-
-def test_what_is_not_said_has_the_defaults_of_a_config():
-    gateway, take = started(max_queue=3, drain_mode="migrate", engine_places=4)
-    take(data("--served-name", "m", "--served-name", "n", "--served-name", "m"))
-    plain = Config(fleet="f", namespace="ns", served_names=("m", "n"), settings_name="f-gateway")
-    assert gateway.config == plain
-
-
-def test_new_settings_and_unknown_words_are_logged_once(caplog):
-    caplog.set_level(logging.INFO)
-    gateway, take = started()
-    for _ in range(2):
-        take(data(*WORDS, "--new-thing", "5", "--newer=x"))
-    take(data("--newer=x", *WORDS))
-    unknown = "settings that this gateway does not know: "
-    assert caplog.messages == [
-        f"{unknown}--new-thing 5 --newer=x", "new settings are in use", f"{unknown}--newer=x",
-    ]  # fmt: skip
-    assert gateway.config.slo == Slo(0.2, 0.05)
-
-
 def test_a_fleet_whose_settings_are_what_it_has_takes_none(monkeypatch):
     gateway = gateway_of(served_names=("m",))
     taken = []
     monkeypatch.setattr(type(gateway), "reconfigure", lambda _, config: taken.append(config))
     Settings(gateway)(data("--served-name", "m"))
     assert taken == []
-
-
-HELP = {
-    "--served-name": "the model's name in requests; give it again for each further name",
-    "--slo-ttft-ms": "needs --slo-tpot-ms; no SLO without",
-    "--slo-class": "limits of requests that name it in x-argosy-class; a lower priority goes first",
-    "--max-body-bytes": "longest request body; beyond it 413",
-    "--drain-timeout-s": "from SIGTERM until the last stream is cut",
-    "--drain-mode": "whether requests of an engine that drains end there or go on elsewhere",
-    "--max-queue": "most requests in flight; then 429",
-    "--queue-timeout-s": "longest wait of a request for a pod; then 503",
-    "--wake-timeout-s": "longest wait while no pod can serve, of a fleet that goes to zero pods; "
-    "then 503",
-    "--queue": "deadline: what would miss its TTFT limit on every pod waits; needs an SLO",
-    "--first-token": "within-target: engines may hold the first token until its sequence joins a "
-    "batch, as long as the TTFT limit allows; needs an SLO",
-    "--engine-max-num-seqs": "sequences that an engine runs at once",
-    "--shed-ttft-factor": "shed if the predicted TTFT exceeds this multiple of the limit; 0 is off",
-}
-
-
-def test_each_option_says_what_it_is():
-    parser = ArgumentParser(add_help=False)
-    add_settings(parser)
-    said = {action.option_strings[0]: action.help for action in parser._actions if action.help}
-    assert said == HELP
-    shown = {a.option_strings[0]: a.metavar for a in parser._actions if a.metavar}
-    assert shown == {"--slo-class": "NAME:TTFT_MS:TPOT_MS:PRIORITY"}

@@ -1,24 +1,15 @@
 """A gateway and simulated engines that speak TLS with each other."""
 
-import datetime as dt
 from dataclasses import replace
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from argosy_gateway.errors import CredentialsError, UnreachableError
 from argosy_gateway.pods.endpoints import Directory, State
 from argosy_gateway.pods.health import HEALTHY
 from argosy_gateway.pods.proof import Certificates
-from argosy_gateway.wire import http1
-from local.cluster.config.pki import private_pem
 from tests.engine.processes import sim_engines
-from tests.engine.trust.certificates import NOW, Secret, authority, pair, root
+from tests.engine.trust.certificates import Secret, authority, pair
 from tests.gateway.engines import endpoint_of, front
 from tests.gateway.test_logs import gateway
 
@@ -33,21 +24,6 @@ def secret(tmp_path):
 
 def with_tls(*engines):
     return [replace(endpoint_of(engine), tls=True) for engine in engines]
-
-
-def caller_only(by):
-    """(certificate, key) that no server may show."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
-    builder = x509.CertificateBuilder(
-        issuer_name=by.certificate.subject,
-        subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")]),
-        public_key=key.public_key(),
-        serial_number=7,
-        not_valid_before=NOW - dt.timedelta(hours=1),
-        not_valid_after=NOW + dt.timedelta(hours=1),
-    ).add_extension(purposes, critical=True)
-    return builder.sign(by.key, hashes.SHA256()).public_bytes(Encoding.PEM), private_pem(key)
 
 
 async def ask(f, body=ASK):
@@ -136,35 +112,6 @@ async def test_a_pod_with_tls_is_asked_for_its_health_with_the_certificate_of_it
             await f.until(lambda: health.rank(pod.uid) == HEALTHY)
 
 
-async def called(engine, certificates):
-    exchange = await http1.call(
-        "127.0.0.1",
-        engine.api,
-        method="GET",
-        target="/health",
-        connect_s=10,
-        tls=certificates.context(),
-    )
-    try:
-        return (await exchange.head()).status
-    finally:
-        exchange.abort()
-
-
-@pytest.mark.slow
-async def test_the_error_says_which_side_has_the_wrong_certificate(secret, tmp_path):
-    ours = Certificates(secret.folder)
-    foreign = Secret(tmp_path / "foreign", TWO, trusts=root(ONE))
-    with sim_engines("colocated", options=foreign.option) as (engine,):
-        with pytest.raises(UnreachableError, match="certificate verify failed"):
-            await called(engine, ours)
-        secret.write(ONE, trusts=root(TWO))
-        assert await called(engine, ours) == 200
-        secret.write(ONE, trusts=root(TWO), expired=True)
-        with pytest.raises(UnreachableError, match=r"tls\.crt has expired: renew the Secret"):
-            await called(engine, ours)
-
-
 async def test_a_gateway_without_a_certificate_never_chooses_a_pod_that_asks_for_one(caplog):
     class Sim:
         name, role, api, kv = "a", "colocated", 1, 2
@@ -201,52 +148,3 @@ def test_the_context_is_that_of_the_files_of_now_and_unusable_ones_are_reported_
     assert ours.context() is second
     (said,) = [r.message for r in caplog.records if "stays in use" in r.message]
     assert "ca.crt: no certificate in PEM form" in said
-
-
-def test_a_certificate_is_used_until_the_second_in_which_it_ends(secret):
-    ends = x509.load_pem_x509_certificate((secret.folder / "tls.crt").read_bytes())
-    now = ends.not_valid_after_utc.timestamp() - 1
-    ours = Certificates(secret.folder, clock=lambda: now)
-    ours.context()
-    now += 1
-    with pytest.raises(UnreachableError, match=r"tls\.crt has expired: renew the Secret"):
-        ours.context()
-
-
-def test_a_certificate_that_has_ended_at_the_start_is_named_at_the_call(secret):
-    secret.write(ONE, expired=True)
-    ours = Certificates(secret.folder)
-    with pytest.raises(UnreachableError) as error:
-        ours.context()
-    assert str(error.value) == (
-        f"the certificate in {secret.folder}/tls.crt has expired: renew the Secret"
-    )
-
-
-def test_a_certificate_for_callers_only_is_shown_and_its_end_is_not_known(secret):
-    """The gateway only calls. Python's ssl tells the end of a server's certificate alone."""
-    certificate, key = caller_only(ONE)
-    secret.put(certificate, key, root(ONE))
-    ours = Certificates(secret.folder, clock=lambda: 1e12)
-    assert ours.context().get_ca_certs()
-
-
-def test_unusable_files_at_the_start_are_named(secret):
-    with pytest.raises(UnreachableError, match="start it with --tls-dir"):
-        Certificates(None).context()
-    certificate, key = pair(ONE)
-    for contents, why in (
-        ((certificate, key, b""), "/ca.crt: no certificate in PEM form"),
-        ((certificate, key, certificate), "/ca.crt: holds no authority (CA:TRUE)"),
-        (
-            (certificate, pair(ONE)[1], root(ONE)),
-            ": tls.crt and tls.key must be PEM files that fit",
-        ),
-    ):
-        secret.put(*contents)
-        with pytest.raises(CredentialsError) as error:
-            Certificates(secret.folder)
-        assert str(error.value) == f"--tls-dir: {secret.folder}{why}"
-    (secret.folder / "ca.crt").unlink()
-    with pytest.raises(CredentialsError, match=r"ca\.crt: No such file or directory"):
-        Certificates(secret.folder)

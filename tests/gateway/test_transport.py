@@ -158,15 +158,6 @@ async def test_other_paths_of_an_engine_are_not_reached_through_the_gateway(flee
     assert engine.calls == []
 
 
-async def test_a_form_is_no_body_of_a_request(fleet):
-    engine, url = fleet
-    engine.calls.clear()
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as web:
-        for form in ({"files": {"kv_transfer_params": b"{}"}}, {"data": {"model": "m"}}):
-            assert (await web.post(CHAT, **form)).status_code == 400
-    assert engine.calls == []
-
-
 @pytest.mark.parametrize("path", [CHAT, "/tokenize"])
 async def test_no_header_of_a_client_but_the_requests_id_reaches_an_engine(fleet, path):
     engine, url = fleet

@@ -1,7 +1,6 @@
 """What a gateway knows of its pods, and when requests that wait for one are woken."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -87,10 +86,6 @@ def test_a_denial_lasts_from_the_first_one_to_the_last_since_access():
     assert seen == [0, 10, 25, 25, 0, 0, 2]
 
 
-def absent(directory):
-    directory.health.mark_unreachable("a", asyncio.get_running_loop().time())
-
-
 @pytest.mark.parametrize(
     ("after_3_s", "waited_s"),
     [
@@ -116,28 +111,3 @@ def test_a_request_waits_for_a_change_and_no_longer_than_it_may(after_3_s, waite
         return loop.time() - began
 
     assert virtual.run(wait()) == pytest.approx(waited_s)
-
-
-@pytest.mark.parametrize(("may_wait_s", "waited_s"), [(20, 0.25), (0.1, 0.1)])
-def test_a_request_is_woken_when_the_absence_of_a_pod_ends(may_wait_s, waited_s):
-    async def wait():
-        loop = asyncio.get_running_loop()
-        directory = Directory(loop.time)
-        directory.replace([pod("a")])
-        absent(directory)
-        began = loop.time()
-        await directory.wait_for_change(may_wait_s)
-        return loop.time() - began
-
-    assert virtual.run(wait()) == pytest.approx(waited_s)
-
-
-def test_a_changed_field_of_a_pod_is_a_change():
-    directory = Directory(Clock())
-    directory.put(pod("a"))
-    for changed in ({"ip": "10.0.0.9"}, {"state": State.UNREADY}, {"kv_port": 1}, {"port": 1}):
-        fail_twice(directory, "a")
-        assert directory.health.rank("a") > HEALTHY
-        directory.put(replace(pod("a"), **changed))
-        assert directory.health.rank("a") == HEALTHY
-        directory.put(pod("a"))

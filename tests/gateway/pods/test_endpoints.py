@@ -48,28 +48,10 @@ def test_a_pod_speaks_tls_if_its_annotation_says_so(value, tls):
     assert endpoint_of_pod({**POD, "metadata": meta}).tls is tls
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode", "colocated"])
-def test_the_role_of_a_pod_is_the_one_of_its_label(role):
-    labels = {**POD["metadata"]["labels"], "serving.argosy.dev/role": role}
-    owners = [{**OWNER, "name": f"chat-{role}-0a0a0a0a-7c9"}]
-    meta = {**POD["metadata"], "labels": labels, "ownerReferences": owners}
-    assert endpoint_of_pod({**POD, "metadata": meta}).role.value == role
-
-
-@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
-def test_a_pod_that_has_not_ended_is_known(phase):
-    assert endpoint_of_pod({**POD, "status": {**POD["status"], "phase": phase}}) is not None
-
-
 @pytest.mark.parametrize("label", POD["metadata"]["labels"])
 def test_a_pod_without_one_of_the_labels_is_no_engine(label):
     labels = {k: v for k, v in POD["metadata"]["labels"].items() if k != label}
     assert endpoint_of_pod({**POD, "metadata": {**POD["metadata"], "labels": labels}}) is None
-
-
-@pytest.mark.parametrize("pod", [{}, {"metadata": None, "status": None}, {"metadata": {}}])
-def test_an_object_without_labels_is_no_engine(pod):
-    assert endpoint_of_pod(pod) is None
 
 
 @pytest.mark.parametrize(

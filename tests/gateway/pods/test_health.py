@@ -55,12 +55,6 @@ def test_suspensions_double_to_half_a_minute_and_end(health, clock):
     assert lengths == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
 
-def test_failures_of_requests_sent_before_the_suspension_do_not_lengthen_it(health, clock):
-    began_at = clock.now
-    clock.now += 5
-    assert [health.count_failure("a", began_at) for _ in range(20)] == [0, 0.25] + [0] * 18
-
-
 def test_a_pod_on_probation_gets_one_request_per_suspension(health, clock):
     fail(health, clock, 5)  # 2 s
     clock.now += 2
@@ -85,14 +79,6 @@ def test_successes_on_probation_bring_a_pod_back(health, clock):
         health.begin("a")
         health.count_success("a", clock.now)
     assert sum(waits) < 2
-
-
-def test_a_success_of_a_request_sent_before_the_suspension_does_not_end_it(health, clock):
-    began_at = clock.now
-    clock.now += 1
-    fail(health, clock, 4)
-    health.count_success("a", began_at)
-    assert health.rank("a") > HEALTHY
 
 
 def test_requests_that_break_any_engine_suspend_no_healthy_pod(health, clock):
@@ -192,21 +178,6 @@ def test_a_changed_pod_starts_without_a_record(clock):
     assert directory.health.rank("b") == HEALTHY
 
 
-def test_a_pod_that_is_gone_leaves_no_record(clock):
-    """Its last requests fail after the watch has told of its end."""
-    directory = Directory(clock)
-    directory.put(pod("a"))
-    directory.remove("a")
-    fail(directory.health, clock, 3)
-    directory.health.mark_unreachable("a", clock.now)
-    directory.health.mark_busy("a")
-    directory.health.mark_wrong_pod("a")
-    directory.health.mark_draining("a")
-    assert directory.health.rank("a") == HEALTHY
-    assert not directory.health.failed_recently("a")
-    assert directory.health.next_return_s() is None
-
-
 def test_prefill_pods_stay_candidates_whatever_the_heads_did(health, clock):
     d, p = pod("d", Role.DECODE), pod("p", Role.PREFILL)
     fail(health, clock, 4, "d")
@@ -221,40 +192,12 @@ def test_retries_are_a_reserve_and_a_tenth_of_the_requests():
     assert made == pytest.approx(10 + 100, abs=3)
 
 
-def test_a_first_failure_is_remembered_and_a_pod_without_failures_has_none(health, clock):
-    assert not health.failed_recently("a")
-    health.mark_busy("a")
-    assert not health.failed_recently("a"), "a full queue is no failure"
-    fail(health, clock)
-    assert health.failed_recently("a")
-    health.count_success("a", clock.now)
-    assert not health.failed_recently("a")
-
-
-def test_each_success_halves_the_failures(health, clock):
-    fail(health, clock, 5)
-    clock.now += 2
-    successes = 0
-    while health.failed_recently("a"):
-        health.count_success("a", clock.now)
-        successes += 1
-    assert successes == 3, "5, 2, 1, 0"
-
-
 def test_a_success_shortens_the_suspension_to_that_of_the_failures_left(health, clock):
     fail(health, clock, 5)  # 2 s
     health.count_success("a", clock.now)  # two failures are left: 0.25 s
     clock.now += 0.24
     assert health.rank("a") > HEALTHY
     clock.now += 0.02
-    assert health.rank("a") == HEALTHY
-
-
-def test_a_success_never_lengthens_a_suspension(health, clock):
-    fail(health, clock, 5)  # 2 s
-    clock.now += 1.9
-    health.count_success("a", clock.now)
-    clock.now += 0.11
     assert health.rank("a") == HEALTHY
 
 
@@ -269,38 +212,12 @@ def test_a_pod_that_was_reached_once_is_absent_no_more(health, clock):
     assert health.next_return_s() == 0.25, "the next absence is a first one again"
 
 
-def test_a_connection_says_nothing_about_which_program_answers(health, clock):
-    health.mark_wrong_pod("a")
-    assert not health.mark_reached("a")
-    assert health.rank("a") is None
-    clock.now += 29.9
-    assert health.rank("a") is None
-    clock.now += 0.2
-    assert health.rank("a") == HEALTHY
-
-
 def test_a_pod_that_answers_under_its_name_again_is_called_at_once(health, clock):
     assert not health.mark_identified("a"), "it was never absent"
     health.mark_wrong_pod("a")
     assert health.mark_identified("a")
     assert health.rank("a") == HEALTHY
     assert not health.mark_identified("a"), "the second time is no news"
-
-
-def test_a_pod_that_drains_is_not_away_for_good_when_it_answers_under_its_name(health, clock):
-    health.mark_draining("a")
-    assert not health.mark_identified("a"), "a drain is no absence that an answer ends"
-    assert health.rank("a") is None
-    clock.now += 1.0
-    assert health.rank("a") == HEALTHY
-
-
-def test_attempts_that_began_before_an_absence_do_not_lengthen_it(health, clock):
-    began_at = clock.now
-    clock.now += 1
-    assert health.mark_unreachable("a", clock.now) == 0.25
-    assert health.mark_unreachable("a", began_at) == 0.0
-    assert health.next_return_s() == 0.25
 
 
 def test_a_pod_that_failed_other_requests_too_is_not_pardoned(health, clock):
@@ -325,11 +242,3 @@ def test_a_silent_pod_is_absent_until_it_answers_although_its_kernel_takes_conne
     assert health.rank("a") is None
     assert health.mark_identified("a")
     assert health.rank("a") == HEALTHY
-
-
-def test_a_silent_pod_of_which_nothing_more_is_reported_is_tried_with_one_request(health, clock):
-    health.mark_silent("a")
-    clock.now += 15
-    assert health.rank("a") == HEALTHY
-    health.begin("a")
-    assert health.rank("a") is None

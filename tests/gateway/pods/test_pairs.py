@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.pairs import NO_FAILURES, FailingPair, Pairs
 
 
@@ -128,12 +127,6 @@ def test_a_pod_that_computed_the_prompt_and_then_failed_has_not_handed_over(pair
     assert pairs.handover_ages() == {}
 
 
-def test_a_pod_named_twice_failed_once_and_one_without_a_reason_failed_too(pairs):
-    found = pairs.learn("d", NAMED, failed=b"p1=silent,10.0.0.1:8002=silent,p2", served=None)
-    assert found == {"u1": "silent", "u2": "unknown"}
-    assert [row.failures for row in pairs.failing(9)] == [1, 1]
-
-
 @pytest.mark.parametrize("reason", sorted(NO_FAILURES))
 def test_a_refusal_of_a_pod_in_good_health_is_no_failure(pairs, reason):
     assert pairs.learn("d", NAMED, failed=f"p1={reason}".encode(), served=None) == {}
@@ -146,36 +139,11 @@ def test_any_header_is_read_and_names_only_candidates(failed, served):
     assert set(pairs.learn("d", NAMED, failed=failed, served=served)) <= {"u1", "u2"}
 
 
-def test_a_reason_is_kept_to_64_characters(pairs):
-    pairs.learn("d", NAMED, failed=b"p1=" + b"x" * 100, served=None)
-    assert pairs.failing(9)[0].reason == "x" * 64
-
-
 def test_the_pairs_that_failed_most_are_shown_first_and_only_so_many(pairs):
     for number in range(5):
         for _ in range(number + 1):
             pairs.count_failure(f"p{number}", "d", "silent")
     assert [(row.prefill, row.failures) for row in pairs.failing(2)] == [("p4", 5), ("p3", 4)]
-
-
-def test_of_pairs_that_failed_equally_often_the_latest_are_shown_first(pairs, clock):
-    for decode in ("d1", "d2", "d3"):
-        pairs.count_failure("p", decode, "silent")
-        clock.now += 1
-    assert [row.decode for row in pairs.failing(2)] == ["d3", "d2"]
-
-
-def test_a_pair_says_since_when_it_fails_and_when_it_failed_last(pairs, clock):
-    pairs.count_failure("p", "d", "silent")
-    clock.now += 5
-    pairs.count_failure("p", "d", "crc")
-    clock.now += 2
-    assert pairs.failing(9) == [FailingPair("p", "d", 2, "crc", since_s=7, last_s=2)]
-    pairs.count_success("p", "d")
-    clock.now += 1
-    pairs.count_failure("p", "d", "silent")
-    clock.now += 3
-    assert pairs.failing(9) == [FailingPair("p", "d", 1, "silent", since_s=3, last_s=3)]
 
 
 def test_both_ends_of_a_whole_handover_say_when_it_was(pairs, clock):
@@ -191,22 +159,6 @@ def test_both_ends_of_a_whole_handover_say_when_it_was(pairs, clock):
     assert pairs.handover_ages() == {"p1": 5, "p2": 1}
 
 
-def test_no_more_than_4096_pods_are_remembered(pairs):
-    for number in range(2048):
-        pairs.count_success(f"p{number}", f"d{number}")
-    assert len(pairs.handover_ages()) == 4096
-    pairs.count_success("p", "d0")
-    assert len(pairs.handover_ages()) == 4096
-    assert "d0" in pairs.handover_ages()
-    assert "p" in pairs.handover_ages()
-
-
-def test_a_pod_that_changed_is_forgotten_also_while_no_pair_fails(pairs):
-    pairs.count_success("p", "d")
-    pairs.forget("p")
-    assert pairs.handover_ages() == {"d": 0}
-
-
 def test_no_more_than_4096_pairs_are_remembered_the_first_is_forgotten(pairs):
     for number in range(4097):
         pairs.count_failure(f"p{number}", f"d{number}", "silent")
@@ -214,23 +166,3 @@ def test_no_more_than_4096_pairs_are_remembered_the_first_is_forgotten(pairs):
     assert not pairs.avoids("p0", "d0")
     assert pairs.avoids("p1", "d1")
     assert pairs.avoids("p4096", "d4096")
-
-
-def pod(uid, role, ip="10.0.0.1"):
-    return Endpoint(uid, uid, ip, role, "r", State.SERVING)
-
-
-def test_a_pod_that_changes_or_is_gone_leaves_no_pair(clock):
-    directory = Directory(clock)
-    prefills = [pod(f"p{n}", Role.PREFILL) for n in range(3)]
-    directory.replace([*prefills, pod("d", Role.DECODE)])
-    for n in range(3):
-        directory.pairs.count_failure(f"p{n}", "d", "silent")
-    directory.put(pod("p0", Role.PREFILL))
-    assert directory.pairs.avoids("p0", "d"), "nothing changed"
-    directory.put(pod("p0", Role.PREFILL, ip="10.0.0.2"))
-    directory.remove("p1")
-    assert [row.prefill for row in directory.pairs.failing(9)] == ["p2"]
-    assert not directory.pairs.is_cause("d"), "one partner is left"
-    directory.replace([pod("p2", Role.PREFILL, ip="10.0.0.3"), pod("d", Role.DECODE)])
-    assert directory.pairs.failing(9) == []

@@ -88,15 +88,6 @@ async def test_a_pod_with_tls_is_asked_over_tls():
 
 
 @timed
-async def test_without_a_certificate_of_its_own_a_gateway_knows_nothing_of_a_pod():
-    w = World(replace(POD, tls=True))
-    w.ask()
-    await asyncio.sleep(20)
-    assert w.network.dialled == []
-    assert not w.is_silent
-
-
-@timed
 async def test_a_pod_without_a_sign_for_six_turns_is_silent_until_it_answers():
     w = World()
     w.ask()
@@ -109,41 +100,6 @@ async def test_a_pod_without_a_sign_for_six_turns_is_silent_until_it_answers():
     await w.answer()
     assert not w.is_silent
     assert w.rank == HEALTHY
-
-
-@timed
-async def test_each_byte_from_the_pod_begins_its_turns_anew():
-    w = World()
-    w.ask()
-    await asyncio.sleep(4.5)
-    w.probes.mark_heard("uid")
-    await asyncio.sleep(5)
-    assert not w.is_silent
-    await asyncio.sleep(1)
-    assert w.is_silent
-    w.probes.mark_heard("another")
-    assert w.is_silent
-    w.probes.close()
-
-
-@timed
-async def test_a_pod_that_answered_is_not_asked_again_so_soon():
-    w = World()
-    w.ask()
-    await asyncio.sleep(0)
-    w.ask()
-    await asyncio.sleep(0.01)
-    assert len(w.network.dialled) == 1, "it is being asked"
-    await w.answer()
-    await asyncio.sleep(0.9)
-    w.ask()
-    await asyncio.sleep(0.01)
-    assert len(w.network.dialled) == 1
-    await asyncio.sleep(0.1)
-    w.ask()
-    await asyncio.sleep(0.01)
-    assert len(w.network.dialled) == 2
-    w.probes.close()
 
 
 @pytest.mark.parametrize(
@@ -195,15 +151,3 @@ async def test_a_refused_connection_is_a_sign_that_a_program_is_there(error, sil
     await asyncio.sleep(20)
     assert w.is_silent is silent
     w.probes.close()
-
-
-@timed
-async def test_a_pod_that_is_gone_or_moved_is_asked_no_more():
-    for change in (None, replace(POD, ip="10.0.0.2"), replace(POD, port=1), replace(POD, tls=True)):
-        w = World()
-        w.ask()
-        await asyncio.sleep(0.5)
-        w.directory.replace([] if change is None else [change])
-        await asyncio.sleep(20)
-        assert not w.is_silent
-        assert len(w.network.dialled) == 1

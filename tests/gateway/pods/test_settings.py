@@ -55,11 +55,6 @@ async def test_it_is_read_often_until_it_is_there_and_then_seldom(monkeypatch, c
     assert taken == [None, {"a": 1}, None]
 
 
-async def test_the_time_between_reads_can_be_given(monkeypatch, caplog):
-    pauses, _, _ = await paused([None, {}], monkeypatch, caplog, every_s=20.0)
-    assert pauses == [4.0, 20.0]
-
-
 @pytest.mark.parametrize(
     "error", [OSError("x"), ApiServerError("x"), ValueError("x"), RecursionError(), TimeoutError()]
 )
@@ -108,18 +103,6 @@ async def test_the_object_is_asked_for_as_json_with_the_accounts_token():
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "found"),
-    [
-        (200, config_map(), {}),
-        (200, config_map(data=None), {}),
-        (404, b"anything", None),
-    ],
-)
-async def test_an_object_without_data_is_not_an_object_that_is_gone(status, body, found):
-    assert (await answered(status, body))[0] == found
-
-
-@pytest.mark.parametrize(
     ("status", "body", "says"),
     [
         (403, b"y" * 500, f"403: {b'y' * 300!r}"),
@@ -133,12 +116,6 @@ async def test_an_answer_that_cannot_be_used_says_why(status, body, says):
     error, _ = await answered(status, body)
     assert isinstance(error, ApiServerError)
     assert str(error) == says
-
-
-async def test_an_object_of_four_mebibytes_is_read():
-    whole = config_map(data={"a": "1"})
-    found, _ = await answered(200, whole + b" " * ((4 << 20) - len(whole)))
-    assert found == {"a": "1"}
 
 
 async def test_an_answer_that_does_not_end_is_given_up():

@@ -14,7 +14,6 @@ from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_clust
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
 from local.cluster.config.pki import make_authority
-from tests.support.virtual import timed
 
 TIMES = WatchTimes(first_backoff_s=0.01, longest_backoff_s=0.02, silence_s=0.2, answer_s=0.2)
 BROKEN = 500
@@ -120,16 +119,6 @@ async def test_a_deleted_pod_is_removed_by_its_uid_which_is_not_its_name(tmp_pat
     assert sorted(e.uid for e in directory.all()) == ["end", "uid-2"]
 
 
-async def test_an_event_without_an_endpoint_removes_the_pod_by_its_uid(tmp_path):
-    failed = pod("a", "8", uid="uid-1")
-    failed["status"]["phase"] = "Failed"
-    api = FaultyApi(
-        listing(pod("a", uid="uid-1")), [("MODIFIED", failed), ("ADDED", pod("end", "9"))]
-    )
-    directory = await follow(api, lambda d: "end" in names(d), tmp_path)
-    assert names(directory) == ["end"]
-
-
 async def test_pages_of_a_list_are_joined_and_events_applied(tmp_path):
     api = FaultyApi(
         listing(pod("a"), more="next"),
@@ -174,17 +163,6 @@ async def test_a_gateway_that_the_api_server_refuses_knows_since_when(tmp_path, 
     assert not any(api.health_asked_with)
 
 
-async def test_a_gateway_that_has_access_again_is_no_longer_denied(tmp_path):
-    api = FaultyApi(listing(pod("a")), *[401] * 5, "silent")
-    was_denied = []
-
-    def over(directory):
-        was_denied.append(directory.denied_for_s() > 0)
-        return any(was_denied) and not was_denied[-1]
-
-    await follow(api, over, tmp_path)
-
-
 @pytest.mark.parametrize(
     "script", [[BROKEN] * 20, ["close"] * 20, [401] * 20], ids=["500", "closed", "401 for all"]
 )
@@ -227,11 +205,6 @@ async def test_a_silent_watch_is_started_again_from_the_last_version(tmp_path):
     await follow(api, lambda d: names(d) == ["a"], tmp_path)
 
 
-async def test_an_empty_first_list_counts_as_listed(tmp_path):
-    directory = await follow(FaultyApi(500, listing()), lambda d: d.listed, tmp_path)
-    assert names(directory) == []
-
-
 async def test_a_file_of_endpoints_is_followed_and_survives_nonsense(tmp_path, caplog):
     file = tmp_path / "e.json"
     file.write_text('[{"name":"a","role":"colocated","ip":"127.0.0.1","port":1}]')
@@ -250,17 +223,6 @@ async def test_a_file_of_endpoints_is_followed_and_survives_nonsense(tmp_path, c
         while names(directory):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     task.cancel()
-
-
-@timed
-async def test_a_file_that_cannot_be_read_is_reported_once(tmp_path, caplog):
-    file = tmp_path / "e.json"
-    file.write_text("nonsense")
-    directory = Directory(asyncio.get_running_loop().time)
-    task = asyncio.create_task(follow_file(file, into=directory, every_s=0.1))
-    await asyncio.sleep(1)
-    task.cancel()
-    assert len(caplog.messages) == 1
 
 
 async def test_an_entry_of_the_file_may_say_all_of_a_pod_and_must_say_little(tmp_path):

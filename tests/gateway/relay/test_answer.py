@@ -4,12 +4,11 @@ import pytest
 
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.resume import IdBudget, Resume
-from argosy_gateway.wire.sse import StreamScan, Usage
+from argosy_gateway.wire.sse import StreamScan
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
 
 TOKEN = b'data: {"choices":[{"text":"one"}]}\n\n'
-USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
 DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error":{"message":"no"}}\n\n'
 
@@ -52,14 +51,6 @@ def test_an_event_in_the_middle_of_a_stream_is_written_and_counted():
     assert client.sent == []
 
 
-def test_usage_that_the_client_did_not_ask_for_is_read_and_nothing_is_written():
-    client = Client()
-    assert client.answer.pass_on_now(USAGE)
-    assert client.body.parts == []
-    assert client.scan.usage is not None
-    assert client.answer.last_content_at is None
-
-
 @pytest.mark.parametrize(
     "data",
     [DONE, ERROR, TOKEN + DONE, TOKEN[:-1], TOKEN + b"data", b"", TOKEN.replace(b"\n", b"\r\n")],
@@ -69,14 +60,6 @@ def test_what_may_end_the_stream_or_is_not_whole_is_left_to_the_reader(data):
     assert not client.answer.pass_on_now(data)
     assert client.body.parts == []
     assert client.scan.size == 0
-
-
-def test_after_an_unfinished_event_the_rest_is_left_to_the_reader_too():
-    client = Client()
-    assert client.scan.feed(TOKEN[:10]) == b""
-    assert not client.answer.pass_on_now(TOKEN[10:])
-    assert client.scan.feed(TOKEN[10:]) == TOKEN
-    assert client.answer.pass_on_now(TOKEN)
 
 
 def test_the_first_event_and_a_slow_client_are_left_to_the_reader():
@@ -151,9 +134,3 @@ def test_an_event_of_several_tokens_counts_as_many():
     client.answer.resume.end()  # its ids are not kept any more
     client.answer.pass_on_now(TOKEN)
     assert client.answer.take_tpot() is None
-
-
-def test_a_stream_without_text_has_the_tokens_that_its_engine_reports():
-    client = Client()
-    client.answer.usage = Usage(3, 5, None)
-    assert client.answer.output_tokens == 5

@@ -52,43 +52,6 @@ async def run(fleet, engine, request, to, number=1):
         return await attempt.run()
 
 
-async def test_a_stream_that_breaks_is_reported_and_another_attempt_can_go_on_with_the_answer():
-    async def half(call):
-        await call.begin_stream("x-argosy-token-ids: 1")
-        await call.token("one", 5)
-        call.writer.transport.abort()
-
-    async def rest(call):
-        await call.begin_stream("x-argosy-token-ids: 1", "x-argosy-resumed: 1")
-        await call.token(" two", 7)
-        await call.finish(1)
-
-    broken, healthy, client = Engine("a", half), Engine("b", rest), Client()
-    async with front(broken, healthy) as f:
-        request, to = completion(stream=True), answer_to(client, f.state)
-        result = await run(f.state, broken, request, to)
-        assert isinstance(result, FailedAttempt)
-        assert (result.reason, result.worked) == (RetryReason.CLOSED, True)
-        assert to.started
-        assert to.stream_ending is None
-        assert "stream_broken" not in client.text()
-        assert await run(f.state, healthy, request, to, 2) is Ending.OK
-        assert f.state.in_flight.loads == {}
-    assert len(client.heads()) == 1
-    assert client.text().index("one") < client.text().index(" two")
-    assert to.stream_ending is Ending.OK
-
-
-async def test_an_engines_error_is_returned_and_not_sent_to_the_client():
-    engine, client = Engine("a", fail), Client()
-    async with front(engine) as f:
-        result = await run(f.state, engine, completion(), answer_to(client, f.state))
-    assert isinstance(result, FailedAttempt)
-    assert (result.reason, result.status) == (RetryReason.SERVER_ERROR, 500)
-    assert json.loads(result.body)["error"]["message"] == "boom"
-    assert client.messages == []
-
-
 async def test_a_whole_answer_leaves_its_times_and_usage_on_the_answer():
     engine, client = Engine("a", answer), Client()
     async with front(engine) as f:
@@ -176,20 +139,6 @@ async def test_a_handover_that_outlasts_the_head_of_a_stream_counts_when_its_end
     assert client.text().count("data: ") == 4
 
 
-async def test_an_older_engines_head_says_that_the_handover_was_whole():
-    async def older(call: Call) -> None:
-        await call.begin_stream(*PENDING[:2])
-        await call.token("one", 5)
-        await call.finish(1)
-
-    decode, prefill = Engine("d", older, Role.DECODE), Engine("p1", role=Role.PREFILL)
-    async with front(decode) as f:
-        request, to = completion(stream=True), answer_to(Client(), f.state)
-        with Attempt(f.state, request, Route(decode.endpoint(), (prefill.endpoint(),)), 1, to) as a:
-            assert await a.run() is Ending.OK
-        assert f.state.directory.pairs.handover_ages().keys() == {"p1", "d"}
-
-
 async def first_token(call: Call) -> None:
     await call.begin_stream("x-argosy-token-ids: 1")
     await call.token("one", 5)
@@ -228,85 +177,7 @@ async def test_an_engine_that_does_not_go_on_with_a_stream_leaves_it_to_another(
         assert (health.rank("b"), health.failed_recently("b")) == (rank, failures)
 
 
-@pytest.mark.parametrize(
-    ("code", "left", "failures"),
-    [
-        ("internal_error", FailedAttempt(
-            RetryReason.SERVER_ERROR, "the engine ended the stream with an error", worked=True,
-        ), True),
-        ("draining", FailedAttempt(RetryReason.DRAINING, "the engine ended", moved=True), False),
-    ],
-)  # fmt: skip
-async def test_an_error_event_of_the_engine_leaves_the_stream_to_another(code, left, failures):
-    async def ends(call: Call) -> None:
-        await call.begin_stream("x-argosy-token-ids: 1")
-        await call.token("one", 5)
-        await call.event(json.dumps({"error": {"message": "m", "code": code}}).encode())
-
-    engine, client = Engine("a", ends), Client()
-    async with direct(engine) as gateway:
-        to = answer_to(client, gateway.state)
-        assert await run(gateway.state, engine, completion(stream=True), to) == left
-        assert gateway.state.directory.health.failed_recently("a") is failures
-
-
-async def test_a_stream_that_leaves_a_pod_that_drains_says_so():
-    async def waits(call: Call) -> None:
-        await call.begin_stream("x-argosy-token-ids: 1")
-        await call.token("one", 5)
-        await call.gone()
-
-    engine, client = Engine("a", waits), Client()
-    async with direct(engine) as gateway:
-        fleet, request = gateway.state, completion(stream=True)
-        with Attempt(
-            fleet, request, Route(engine.endpoint()), 1, answer_to(client, fleet)
-        ) as attempt:
-            running = asyncio.create_task(attempt.run())
-            await gateway.until(lambda: "one" in client.text())
-            attempt.move()
-            assert await running == FailedAttempt(
-                RetryReason.DRAINING, "its pod drains", moved=True
-            )
-
-
 # What the engine is sent
-
-OWN = {"host", "content-length", "content-type", "x-request-id", "x-argosy-attempt"}
-
-
-async def test_an_engine_is_sent_the_clients_request_and_which_attempt_of_which_pod_it_is():
-    engine = Engine("a")
-    async with front(engine) as f:
-        request = completion()._replace(request_id="r1")
-        await run(f.state, engine, request, answer_to(Client(), f.state), 3)
-    (call,) = engine.calls
-    assert (call.method, call.path) == ("POST", PATH)
-    assert call.headers.keys() == {*OWN, "x-argosy-pod-uid"}
-    assert call.headers["content-type"] == "application/json"
-    assert call.headers["x-request-id"] == "r1"
-    assert call.headers["x-argosy-attempt"] == "3"
-    assert call.headers["x-argosy-pod-uid"] == "a"
-    assert call.body == json.loads(request.body)
-
-
-async def test_a_decode_engine_is_told_addresses_and_uids_of_its_prefill_pods_in_their_order():
-    decode = Engine("d", role=Role.DECODE)
-    prefills = tuple(
-        replace(Engine(name, role=Role.PREFILL).endpoint(), ip=ip, kv_port=port)
-        for name, ip, port in (("p1", "10.0.0.1", 9001), ("p2", "fd00::2", 9002))
-    )
-    async with front(decode) as f:
-        request, to = completion(stream=True), answer_to(Client(), f.state)
-        with Attempt(f.state, request, Route(decode.endpoint(), prefills), 1, to) as attempt:
-            assert await attempt.run() is Ending.OK
-    (call,) = decode.calls
-    prefill = {"x-argosy-prefill", "x-argosy-prefill-uids", "x-argosy-handover"}
-    assert call.headers.keys() == {*OWN, "x-argosy-pod-uid", "x-argosy-token-ids", *prefill}
-    assert call.headers["x-argosy-prefill"] == "10.0.0.1:9001,[fd00::2]:9002"
-    assert call.headers["x-argosy-prefill-uids"] == "p1,p2"
-    assert call.headers["x-argosy-token-ids"] == "1"
-    assert call.headers["x-argosy-handover"] == "1"
 
 
 # What it shows about the pod
@@ -322,23 +193,6 @@ async def test_an_answer_to_its_end_makes_good_for_a_failure(stream):
         engine.behaviour = answer
         await run(f.state, engine, completion(stream=stream), answer_to(Client(), f.state))
         assert not health.failed_recently("a")
-
-
-@pytest.mark.parametrize(("status", "content"), [
-    (200, b"[1]"), (200, b"{"), (200, b"{}"), (201, b'{"choices":[]}'), (302, b'{"choices":[]}'),
-])  # fmt: skip
-async def test_an_answer_without_choices_is_a_failure_of_its_engine(status, content):
-    async def nonsense(call: Call) -> None:
-        await call.begin(status, f"content-length: {len(content)}")
-        await call.write(content)
-
-    engine, client = Engine("a", nonsense), Client()
-    async with front(engine) as f:
-        result = await run(f.state, engine, completion(), answer_to(client, f.state))
-        assert f.state.directory.health.failed_recently("a")
-    assert isinstance(result, FailedAttempt)
-    assert (result.reason, result.worked, result.timed_out) == (RetryReason.CLOSED, True, False)
-    assert client.messages == []
 
 
 async def test_the_prompt_of_an_answer_in_one_piece_leaves_the_load_when_its_time_is_over():
@@ -389,19 +243,6 @@ async def test_streams_teach_the_pace_of_prompts_from_sending_to_the_first_token
         assert of_queue == pytest.approx(1.2 * 200 / 0.5)
         of_all, _ = await paced(gateway, {**PROMPT, "stream": True}, 16)
         assert of_all == pytest.approx(200 / 0.5)
-
-
-async def test_a_stream_without_a_first_event_teaches_no_pace():
-    async def headless(call: Call) -> None:
-        gateway.advance(0.5)
-        await call.begin_stream()
-
-    slo = Slo(ttft_s=2.0, tpot_s=1.0)
-    async with direct(Engine("a", headless), queue="deadline", slo=slo) as gateway:
-        for _ in range(20):
-            assert (await gateway.answered({**PROMPT, "stream": True}, PATH)).status == 503
-        assert gateway.state.pace.tokens_per_s() is None
-        assert gateway.state.queue.dispatch.pace.tokens_per_s("a") is None
 
 
 @pytest.mark.parametrize(("reported", "known"), [({"x_argosy_ttft_ms": "500"}, True), ({}, False)])

@@ -71,13 +71,6 @@ async def test_a_body_is_its_parts_and_is_held_until_its_request_has_ended():
     assert bodies.held == 3
 
 
-async def test_a_message_without_a_body_ends_it():
-    async def receive():
-        return {"type": "http.request"}
-
-    assert await Bodies(LIMITS).open().read(receive, 0) == b""
-
-
 async def test_what_arrives_counts_as_arriving_until_it_is_whole_or_its_client_leaves():
     bodies = Bodies(LIMITS)
     one, two = Client(bodies), Client(bodies)
@@ -127,18 +120,6 @@ async def test_a_body_beyond_the_limit_is_read_to_its_end_but_only_up_to_eight_t
     assert refused.value.status == 413
 
 
-@pytest.mark.parametrize(("announced", "is_read"), [(80, True), (81, False)])
-async def test_a_body_that_is_announced_as_far_too_long_is_not_read(announced, is_read):
-    async def receive():
-        reached.append(1)
-        return {"type": "http.disconnect"}
-
-    reached: list[int] = []
-    with pytest.raises(ClientGoneError if is_read else RequestError):
-        await Bodies(LIMITS).open().read(receive, announced)
-    assert bool(reached) is is_read
-
-
 async def test_a_body_that_comes_too_slowly_is_answered_408_and_leaves_no_memory():
     bodies = Bodies(replace(LIMITS, body_s=0.01))
     client = Client(bodies)
@@ -172,21 +153,6 @@ async def test_of_too_many_bodies_that_arrive_the_oldest_is_given_up():
     assert [len(await ended(second)), len(await ended(third))] == [9, 8]
 
 
-async def test_a_body_whose_last_part_came_as_it_was_given_up_is_answered_503():
-    bodies = Bodies(LIMITS)
-    oldest = Client(bodies)
-    await oldest.sends(b"x" * 9)
-    others = [Client(bodies), Client(bodies)]
-    await others[0].sends(b"x" * 9)
-    last = oldest.sends(b"x", more=False)
-    others[1]._parts.put_nowait({"type": "http.request", "body": b"x" * 9, "more_body": True})
-    await last
-    with pytest.raises(RequestError) as refused:
-        await ended(oldest)
-    assert refused.value.status == 503
-    assert (bodies.arriving, bodies.held) == (18, 0)
-
-
 async def test_requests_in_flight_hold_no_more_bytes_than_the_limit():
     bodies = Bodies(LIMITS)
     for size in (10, 10, 5):
@@ -198,9 +164,3 @@ async def test_requests_in_flight_hold_no_more_bytes_than_the_limit():
     headers = {"retry-after": "1", "retry-after-ms": "1000"}
     assert said(refused.value) == (429, text, "overloaded", "overloaded", headers)
     assert (bodies.arriving, bodies.held) == (0, 25)
-
-
-async def test_one_body_always_fits_however_low_the_other_limits_are():
-    bodies = Bodies(replace(LIMITS, arriving_bytes=1, held_bytes=1))
-    _, data = await read(bodies, b"x" * 10)
-    assert (len(data), bodies.held) == (10, 10)

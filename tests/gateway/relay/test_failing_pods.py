@@ -80,17 +80,6 @@ async def test_a_request_that_breaks_its_engine_is_tried_on_two_engines_at_most(
         assert sorted(len(e.calls) for e in engines) == [0, 0, 1, 1]
 
 
-async def test_an_engines_429_is_served_by_another_pod_that_idles():
-    busy, idle = Engine("busy", full), Engine("idle")
-    async with front(busy, idle) as f, client(f) as c:
-        while not busy.calls:
-            assert (await c.post(PATH, json=CHAT)).status_code == 200
-        assert f.count("argosy_gateway_retries_total", reason="busy") == 1
-        busy.behaviour = answer
-        f.state.directory.put(idle.endpoint(idle.endpoint().state.UNREADY))
-        assert (await c.post(PATH, json=CHAT)).status_code == 200, "busy is no suspension"
-
-
 async def test_a_429_reaches_the_client_when_every_pod_was_just_busy():
     engines = [Engine(name, full) for name in "abc"]
     async with front(*engines) as f, client(f) as c:
@@ -107,29 +96,3 @@ async def test_retries_beyond_their_budget_are_not_made():
         calls = sum(len(e.calls) for e in engines)
         assert calls == 21 + 3 + 2, "the reserve, and a tenth of the requests"
         assert f.count("argosy_gateway_retries_refused_total") == 16
-
-
-async def test_when_all_pods_have_failed_one_of_them_is_asked_without_delay():
-    engines = [Engine("a", fail), Engine("b", fail)]
-    async with front(*engines) as f, client(f) as c:
-        for _ in range(12):
-            assert (await c.post(PATH, json=CHAT)).status_code == 500
-        for engine in engines:
-            engine.behaviour = answer
-        began = f.state.clock()
-        assert (await c.post(PATH, json=CHAT)).status_code == 200
-        assert f.state.clock() - began < 2
-
-
-@pytest.mark.slow
-async def test_a_pod_that_is_silent_until_the_time_is_over_is_asked_less():
-    async def silent(call):
-        await call.gone()
-
-    failing, healthy = Engine("failing", silent), Engine("healthy")
-    limits = Limits(first_token_s=0.05)
-    async with front(failing, healthy, limits=limits) as f:
-        answers = await closed_loop(f, STREAM, clients=1, requests=40)
-    late = sum(status == 504 for status, _ in answers)
-    assert late == len(failing.calls)
-    assert 0 < late < 10

@@ -2,10 +2,10 @@
 
 import pytest
 
-from argosy_gateway.config import Slo, SloClass
+from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from tests.gateway.direct import direct
-from tests.gateway.engines import Engine, answer
+from tests.gateway.engines import Engine
 
 LIMITS = Slo(ttft_s=0.4, tpot_s=0.05)
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -39,47 +39,6 @@ async def test_a_decode_engine_may_hold_it_for_nine_tenths_of_the_limit():
         assert call.headers[HEADER] == "360.0"
 
 
-@pytest.mark.parametrize(("waited_s", "left"), [(0.1, "260.0"), (0.35, "10.0"), (0.36, None)])
-async def test_what_a_request_has_waited_is_left_out(waited_s, left):
-    async def busy(call):
-        if call.headers["x-argosy-attempt"] != "1":
-            await answer(call)
-            return
-        gateway.advance(waited_s)
-        await call.status(503, {"error": {"code": "queue_full"}})
-
-    one, other = (Engine(name, busy, Role.DECODE) for name in ("d1", "d2"))
-    prefill = Engine("p", role=Role.PREFILL)
-    async with direct(one, other, prefill, slo=LIMITS, hold_first_token=True) as gateway:
-        await gateway.answered(ASK)
-        first, second = sorted(one.calls + other.calls, key=lambda c: c.headers["x-argosy-attempt"])
-        assert first.headers[HEADER] == "360.0"
-        assert second.headers.get(HEADER) == left
-
-
-async def test_the_limit_is_that_of_the_requests_class():
-    engines = pair()
-    classes = (SloClass("slow", Slo(ttft_s=2.0, tpot_s=1.0), 0),)
-    async with gateway_with(*engines, slo_classes=classes) as gateway:
-        await gateway.answered(ASK, headers=[(b"x-argosy-class", b"slow")])
-        assert engines[0].calls[0].headers[HEADER] == "1800.0"
-
-
-@pytest.mark.parametrize(
-    ("role", "settings"),
-    [
-        (Role.DECODE, {"hold_first_token": False}),
-        (Role.DECODE, {"slo": None}),
-        (Role.COLOCATED, {}),
-    ],
-)
-async def test_no_other_engine_is_told_to(role, settings):
-    engine, prefill = Engine("d", role=role), Engine("p", role=Role.PREFILL)
-    async with gateway_with(engine, prefill, **settings) as gateway:
-        await gateway.answered(ASK)
-        assert HEADER not in engine.calls[0].headers
-
-
 async def test_both_verdicts_are_counted():
     async def held(call):
         gateway.advance(0.14)
@@ -91,13 +50,6 @@ async def test_both_verdicts_are_counted():
         assert "x-argosy-first-token-held-ms" not in answer.headers
         assert gateway.verdicts() == {("ok", "ok"): 1}
         assert at_once(gateway) == {("ok", "miss"): 1}
-
-
-async def test_without_holding_only_one_verdict_is_counted():
-    async with gateway_with(*pair(), hold_first_token=False) as gateway:
-        await gateway.answered(ASK)
-        assert sum(gateway.verdicts().values()) == 1
-        assert at_once(gateway) == {}
 
 
 @pytest.mark.parametrize(("held_ms", "took_s"), [("400", 0.1), (None, 0.5)])

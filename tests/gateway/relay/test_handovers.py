@@ -8,7 +8,6 @@ import pytest
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.pods.health import HEALTHY
-from argosy_gateway.server.admin import failing_pairs, handover_ages
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
 
@@ -130,42 +129,6 @@ async def test_with_on_failure_fail_a_decode_pod_that_gets_kv_from_none_fails(fl
     assert not gateway.state.directory.health.failed_recently(good.name)
 
 
-async def test_the_word_of_an_engine_that_no_prefill_pod_was_named_to_excuses_nothing():
-    async def excuse(call):
-        await call.status(503, {"error": {"code": "kv_transfer_failed"}})
-
-    engines = [Engine("bad", excuse), Engine("good")]
-    async with direct(*engines) as gateway:
-        while not engines[0].calls:
-            await gateway.answered(ASK)
-        assert gateway.state.directory.health.failed_recently("bad")
-
-
-async def test_the_admin_port_names_the_pairs_that_fail(fleet):
-    gateway, (bad, _) = fleet
-    bad.behaviour = handing_over({"127.0.0.1:1"})
-    pairs = gateway.state.directory.pairs
-    while not pairs.failing(1):
-        await gateway.answered(ASK)
-    (row,) = failing_pairs(gateway.state)
-    assert 0 <= row["last_s"] == row["since_s"] < 60
-    named = {"prefill": "p1", "decode": "d0", "failures": 1, "reason": "silent"}
-    assert row == {**named, "since_s": row["since_s"], "last_s": row["last_s"]}
-
-
-async def test_the_admin_port_says_when_pods_had_their_last_whole_handover(fleet):
-    gateway, decodes = fleet
-    assert handover_ages(gateway.state) == {}
-    gateway.state.directory.pairs.count_success("gone", "d1")
-    await gateway.answered(ASK)
-    asked = next(decode.name for decode in decodes if decode.calls)
-    ages = handover_ages(gateway.state)
-    assert asked in ages
-    assert len(ages.keys() & {"p1", "p2", "p3"}) == 1
-    assert "gone" not in ages, "the operator does not know it either"
-    assert all(0 <= age < 60 for age in ages.values())
-
-
 # Prompts that decode pods compute themselves.
 
 
@@ -192,15 +155,3 @@ async def test_a_decode_pod_is_told_the_tpot_limit_and_no_other_is(more, told):
         async with direct(engine, **more) as gateway:
             await gateway.answered(ASK)
             assert [call.headers.get("x-argosy-tpot-ms") for call in engine.calls] == [expected]
-
-
-async def test_a_prompt_that_its_decode_pod_computed_says_nothing_about_prefill_pods():
-    decode = Engine("d", computing(*["p1"] * 4), Role.DECODE)
-    async with direct(decode, slo=Slo(1.0, 1.0), queue="deadline") as gateway:
-        gateway.state.directory.replace([decode.endpoint(), prefill(1)])
-        observed = []
-        gateway.state.queue.dispatch.observe = lambda uid, **_more: observed.append(uid)
-        gateway.state.pace.observe = lambda uid, *_a, **_more: observed.append(uid)
-        for _ in range(8):
-            await gateway.answered(ASK)
-    assert observed == ["p1"] * 8  # two estimates, four prompts

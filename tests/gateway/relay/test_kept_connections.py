@@ -7,9 +7,8 @@ import httpx
 import pytest
 
 from argosy_gateway.config import Limits
-from argosy_gateway.pods.endpoints import State
 from argosy_gateway.relay.metrics import RetryReason
-from tests.gateway.engines import Engine, answer, drain, front
+from tests.gateway.engines import Engine, answer, front
 
 PATH = "/v1/chat/completions"
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -164,66 +163,6 @@ async def test_connections_to_a_pod_with_another_uid_are_closed_at_the_next_swee
         await closed(f, engine)
 
 
-@pytest.mark.parametrize(
-    "becomes",
-    [{"state": State.DRAINING}, {"state": State.UNREADY}, {"ip": "127.0.0.2"}, {"port": 1}],
-)
-async def test_connections_to_a_pod_that_leaves_or_moves_are_closed_at_the_next_sweep(becomes):
-    engine = Engine("a", keeps=True)
-    async with front(engine) as f:
-        await warm(f, engine)
-        f.state.directory.put(replace(engine.endpoint(), **becomes))
-        f.state.sweep()
-        assert len(f.state.connections) == 0
-        await closed(f, engine)
-
-
-async def test_connections_to_a_pod_that_is_gone_or_has_come_to_speak_tls_are_closed():
-    engine = Engine("a", keeps=True)
-    async with front(engine) as f:
-        for change in (
-            lambda: f.state.directory.put(replace(engine.endpoint(), tls=True)),
-            lambda: f.state.directory.remove(engine.name),
-        ):
-            await warm(f, engine)
-            change()
-            f.state.sweep()
-            assert len(f.state.connections) == 0
-
-
-async def test_an_idle_connection_is_closed_by_the_sweep():
-    engine = Engine("a", keeps=True)
-    async with front(engine) as f:
-        await warm(f, engine)
-        f.advance(Limits().kept_s + 0.1)
-        f.state.sweep()
-        assert len(f.state.connections) == 0
-        await closed(f, engine)
-
-
-async def begin_only(call):
-    await call.begin_stream()
-    await call.token("one")
-    await call.gone()
-    call.writer.close()
-
-
-async def test_a_client_that_leaves_ends_the_connection_of_its_stream():
-    engine = Engine("a", keeps=True)
-    async with front(engine) as f:
-        await warm(f, engine)
-        engine.behaviour = begin_only
-        async with (
-            httpx.AsyncClient(base_url=f.url, timeout=30) as web,
-            web.stream("POST", PATH, json=STREAM) as streamed,
-        ):
-            await anext(streamed.aiter_lines())
-        await closed(f, engine)
-        await f.settled()
-        assert len(f.state.connections) == 0
-    assert connections(engine) == [0, 0]
-
-
 async def silent(call):
     await call.gone()
     call.writer.close()
@@ -242,50 +181,3 @@ async def test_a_silent_engines_connection_is_closed_and_the_request_is_not_sent
         assert (await asked).status_code == 504
         await closed(f, engine)
     assert connections(engine) == [0, 0]
-
-
-async def half(call):
-    await call.begin_stream()
-    await call.token("one")
-    call.writer.close()
-
-
-async def test_a_stream_that_breaks_off_over_a_kept_connection_is_a_failure():
-    engine = Engine("a", keeps=True)
-    async with front(engine) as f:
-        await warm(f, engine)
-        engine.behaviour = half
-        assert "stream_broken" in (await ask(f, STREAM)).text
-        assert f.state.directory.health.failed_recently("a")
-
-
-async def test_the_connection_to_an_engine_that_drains_is_closed():
-    engine = Engine("a", keeps=True)
-    async with front(engine, queue_timeout_s=0.2) as f:
-        await warm(f, engine)
-        engine.behaviour = drain
-        assert (await ask(f)).status_code == 503
-        await closed(f, engine)
-        assert len(f.state.connections) == 0
-
-
-async def stranger(call):
-    call.pod = ("x-argosy-pod", "stranger")
-    await answer(call)
-
-
-async def test_the_connection_to_a_pod_that_says_that_it_is_another_one_is_closed():
-    engine = Engine("a", keeps=True)
-    async with front(engine, queue_timeout_s=0.2) as f:
-        await warm(f, engine)
-        engine.behaviour = stranger
-        assert (await ask(f)).status_code == 503
-        await closed(f, engine)
-        assert len(f.state.connections) == 0
-
-
-async def test_the_end_of_the_gateway_closes_all_connections():
-    engine = Engine("a", keeps=True)
-    async with front(engine) as f:
-        await warm(f, engine)
-    assert len(f.state.connections) == 0

@@ -39,13 +39,6 @@ def test_so_many_leave_at_once_and_the_next_when_one_goes_on(leaving: Leaving) -
     assert leaving.left == ["a", "b", "c", "d"]
 
 
-def test_one_that_asks_again_leaves_once_and_keeps_its_place(leaving: Leaving) -> None:
-    leaving.ask("a", "b", "c", "d")
-    assert leaving.ask("a", "d", "c") == ["a", "b"]
-    leaving.moves.end("a")
-    assert leaving.left == ["a", "b", "c"]
-
-
 def test_one_that_ends_while_it_waits_does_not_leave(leaving: Leaving) -> None:
     leaving.ask("a", "b", "c", "d")
     leaving.moves.end("c")
@@ -76,11 +69,3 @@ def test_more_leave_when_more_pods_compute_prompts(leaving: Leaving) -> None:
     leaving.ask("a", "b", "c", "d")
     leaving.most = 3
     assert leaving.ask("d") == ["a", "b", "c"]
-
-
-def test_thousands_that_have_nowhere_to_go_do_no_harm(leaving: Leaving) -> None:
-    names = [str(number) for number in range(5000)]
-    leaving.ask(*names)
-    leaving.nowhere_to_go = set(names)
-    leaving.moves.end("0")
-    assert leaving.left == ["0", "1"]

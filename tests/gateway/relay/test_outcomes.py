@@ -13,7 +13,6 @@ import pytest
 
 from argosy_gateway.config import Limits, Slo
 from argosy_gateway.pods.endpoints import Role
-from argosy_gateway.routing.roster import Route
 from tests.gateway.direct import Client, World, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, close_early, fail
 
@@ -234,22 +233,6 @@ async def test_each_outcome_of_a_request_moves_its_counters_and_no_others(row):
         assert f.count("argosy_gateway_inflight_requests") == 0
 
 
-async def test_a_request_in_flight_is_accepted_and_nothing_else_yet():
-    engine = Engine("a", hang)
-    async with direct(engine, slo=SLO) as f:
-        client = f.ask(STREAM)
-        await f.until(lambda: engine.calls)
-        assert moved(f) == ACCEPTED
-        assert f.count("argosy_gateway_inflight_requests") == 1
-        await client.leave()
-
-
-async def test_without_an_slo_nothing_is_judged_and_all_else_is_counted():
-    async with direct(Engine("a")) as f:
-        await f.answered(STREAM)
-        assert moved(f) == {**OK, **MEASURED}
-
-
 @pytest.mark.parametrize(
     ("role", "mode"),
     [(Role.PREFILL, "disaggregated "), (Role.DECODE, "disaggregated "), (Role.COLOCATED, "")],
@@ -258,36 +241,6 @@ async def test_a_request_that_reached_no_pod_counts_for_the_kind_of_its_fleet(ro
     async with direct(Engine("a", role=role), slo=SLO, max_queue=0) as f:
         await f.answered(WHOLE)
         assert moved(f) == {"received shed": 1, f"slo {mode}miss miss": 1}
-
-
-async def drain(call: Call) -> None:
-    await call.status(503, {"error": {}}, x_argosy_draining="1")
-
-
-async def another_pod(call: Call) -> None:
-    call.pod = ("x-argosy-pod", "z")
-    await answer(call)
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        (None, "connect"),
-        (drain, "draining"),
-        (close_early, "closed"),
-        (fail, "server_error"),
-        (full, "busy"),
-        (another_pod, "wrong_pod"),
-    ],
-)
-async def test_a_retry_counts_by_its_reason_and_the_request_once(fault, reason):
-    a, b = Engine("a", fault or answer), Engine("b")
-    async with direct(a, b, slo=SLO) as f:
-        f.state.in_flight.reserve(Route(b.endpoint()), 1)  # so that a is asked first
-        if fault is None:
-            await a.stop()
-        await f.answered(STREAM)
-        assert moved(f) == {**MET, f"retried {reason}": 1}
 
 
 # After the first token.

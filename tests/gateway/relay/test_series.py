@@ -10,9 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from argosy_gateway.relay.metrics import Metrics, ResumeReason, RetryReason
+from argosy_gateway.relay.metrics import Metrics
 from argosy_gateway.relay.verdicts import Ending, Outcome
-from argosy_gateway.wire.sse import Usage
 
 SLO = Slo(ttft_s=0.25, tpot_s=0.035)
 
@@ -38,134 +37,6 @@ def outcome(ending, **times):
 
 def end(metrics, ending, usage=None, mode="colocated", **times):
     metrics.count_ended(outcome(ending, **times), role_mode=mode, usage=usage)
-
-
-SERVED = {"first_content_at": 100.125, "last_content_at": 102.125, "output_tokens": 5}
-ONE_SECOND = {"argosy_gateway_ttft_seconds_count": 1, "argosy_gateway_ttft_seconds_sum": 0.125}
-PACE = {"argosy_gateway_tpot_seconds_count": 1, "argosy_gateway_tpot_seconds_sum": 0.5}
-TOKENS = {
-    "argosy_gateway_prompt_tokens_count": 1,
-    "argosy_gateway_prompt_tokens_sum": 30,
-    "argosy_gateway_prompt_tokens_squared_total": 900,
-    "argosy_gateway_output_tokens_count": 1,
-    "argosy_gateway_output_tokens_sum": 5,
-}
-EVENTS = {
-    "accepted": (
-        lambda m: m.count_accepted(),
-        {
-            ("argosy_requests_received_total", "accepted"): 1,
-            "argosy_gateway_inflight_requests": 1,
-        },
-    ),
-    "refused for an error in it": (
-        lambda m: m.count_invalid(),
-        {("argosy_requests_received_total", "invalid"): 1},
-    ),
-    "shed": (
-        lambda m: m.count_shed(role_mode="disaggregated", received_at=100.0, now=100.0),
-        {
-            ("argosy_requests_received_total", "shed"): 1,
-            ("argosy_slo_misses_total", "shed"): 1,
-            ("argosy_slo_requests_total", "default", "disaggregated", "miss", "miss"): 1,
-        },
-    ),
-    "sent again": (
-        lambda m: m.count_retry(RetryReason.BUSY),
-        {("argosy_gateway_retries_total", "busy"): 1},
-    ),
-    "not sent again": (
-        lambda m: m.count_refused_retry(),
-        {"argosy_gateway_retries_refused_total": 1},
-    ),
-    "two prefill pods failed": (
-        lambda m: m.count_failed_handovers(2),
-        {"argosy_gateway_handovers_failed_total": 2},
-    ),
-    "gone on": (
-        lambda m: m.count_resumed(ResumeReason.SILENT),
-        {("argosy_gateway_resumed_total", "silent"): 1},
-    ),
-    "served": (
-        lambda m: end(m, Ending.OK, Usage(30, 5), **SERVED),
-        {
-            "argosy_gateway_inflight_requests": -1,
-            ("argosy_slo_misses_total", "decode"): 1,
-            ("argosy_requests_completed_total", "ok"): 1,
-            ("argosy_slo_requests_total", "default", "colocated", "miss", "ok"): 1,
-            **ONE_SECOND,
-            **PACE,
-            **TOKENS,
-        },
-    ),
-    "served without usage": (
-        lambda m: end(m, Ending.OK, mode="disaggregated", **SERVED),
-        {
-            "argosy_gateway_inflight_requests": -1,
-            ("argosy_slo_misses_total", "decode"): 1,
-            ("argosy_requests_completed_total", "ok"): 1,
-            ("argosy_slo_requests_total", "default", "disaggregated", "miss", "ok"): 1,
-            **ONE_SECOND,
-            **PACE,
-        },
-    ),
-    "refused by the engine": (
-        lambda m: end(m, Ending.INVALID, Usage(30, 5), **SERVED),
-        {
-            "argosy_gateway_inflight_requests": -1,
-            ("argosy_requests_completed_total", "ok"): 1,
-        },
-    ),
-    "shed by the engine": (
-        lambda m: end(m, Ending.SHED),
-        {
-            "argosy_gateway_inflight_requests": -1,
-            ("argosy_slo_misses_total", "shed"): 1,
-            ("argosy_requests_completed_total", "failed"): 1,
-            ("argosy_slo_requests_total", "default", "colocated", "miss", "miss"): 1,
-        },
-    ),
-    "lost in the middle": (
-        lambda m: end(m, Ending.FAILED, Usage(30, 5), **SERVED),
-        {
-            "argosy_gateway_inflight_requests": -1,
-            ("argosy_slo_misses_total", "failed"): 1,
-            ("argosy_requests_completed_total", "failed"): 1,
-            ("argosy_slo_requests_total", "default", "colocated", "miss", "miss"): 1,
-            **ONE_SECOND,
-            **TOKENS,
-        },
-    ),
-    "left by its client": (
-        lambda m: end(m, Ending.CLIENT_GONE, first_content_at=100.5),
-        {
-            "argosy_gateway_inflight_requests": -1,
-            ("argosy_slo_misses_total", "prompt"): 1,
-            ("argosy_requests_completed_total", "client_gone"): 1,
-            ("argosy_slo_requests_total", "default", "colocated", "ok", "miss"): 1,
-            "argosy_gateway_ttft_seconds_count": 1,
-            "argosy_gateway_ttft_seconds_sum": 0.5,
-        },
-    ),
-}
-"""Labels stand in the order of their names: class, role_mode, tpot, ttft."""
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_each_event_moves_these_series_by_these_amounts_and_no_others(event):
-    happens, expected = EVENTS[event]
-    metrics = Metrics(SLO)
-    happens(metrics)
-    assert moved(metrics) == {
-        key if isinstance(key, tuple) else (key,): value for key, value in expected.items()
-    }
-
-
-def test_without_an_slo_no_verdict_is_counted():
-    metrics = Metrics(None)
-    end(metrics, Ending.FAILED)
-    metrics.count_shed(role_mode="colocated", received_at=100.0, now=100.0)
-    assert not [key for key in moved(metrics) if key[0] == "argosy_slo_requests_total"]
 
 
 def test_every_label_value_exists_with_0_from_the_start():
@@ -242,12 +113,6 @@ def test_a_request_exactly_at_the_limit_is_in_the_limits_bucket():
     shown = samples(metrics)
     assert shown["argosy_gateway_ttft_seconds_bucket", "0.25"] == 1
     assert shown["argosy_gateway_ttft_seconds_bucket", "0.2"] == 0
-
-
-def test_a_limit_that_is_an_edge_already_adds_none():
-    metrics = Metrics(Slo(ttft_s=0.2, tpot_s=0.05))
-    assert len(edges(metrics, "argosy_gateway_ttft_seconds")) == 23 + 1
-    assert len(edges(metrics, "argosy_gateway_tpot_seconds")) == 21 + 1
 
 
 def pod(name, role, state):

@@ -11,7 +11,6 @@ import contextlib
 import pytest
 
 from argosy_gateway.config import Limits
-from argosy_gateway.pods.endpoints import State
 from tests.gateway.engines import Call, Engine, Front, front
 from tests.gateway.relay.test_streams_go_on import IDS, one_and_wait, read, rest
 
@@ -119,23 +118,6 @@ async def test_a_pod_whose_other_stream_goes_on_is_not_left():
         other.cancel()
 
 
-async def test_a_stream_whose_tokens_come_slowly_is_not_asked_about_at_each_of_them():
-    async def slow(call: Call) -> None:
-        await call.begin_stream(IDS)
-        for number in range(1000):
-            await call.token("x", number)
-            await asyncio.sleep(0.2)
-
-    async with pair(slow) as (f, a, b):
-        reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: a.calls and f.state.id_budget.held > 4)
-        asked = a.probes
-        knows(f, a, b)
-        await sweep_for(f, 1.0)
-        assert a.probes == asked
-        reading.cancel()
-
-
 async def test_a_stream_stays_where_no_other_pod_can_serve_it():
     async with pair(one_and_wait) as (f, a, b):
         reading = asyncio.ensure_future(read(f))
@@ -164,30 +146,6 @@ async def test_no_request_goes_to_a_silent_pod_until_it_answers():
         assert not f.state.probes.is_silent("a")
 
 
-async def test_another_program_at_its_address_is_no_sign_of_it():
-    async with pair(one_and_wait) as (f, a, b):
-        endpoint = a.endpoint()
-        reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.id_budget.held)
-        a.name = "other"
-        f.state.directory.replace([endpoint, b.endpoint()])
-        await swept(f, reading)
-        assert reading.result()[0] == "one two three"
-
-
-async def test_a_pod_that_no_longer_listens_finishes_its_streams():
-    """It drains after SIGTERM: its port is closed, its streams go on."""
-    async with pair(one_and_wait) as (f, a, b):
-        reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.id_budget.held)
-        assert a._server is not None
-        a._server.close()
-        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
-        await sweep_for(f, 1.0)
-        assert (b.calls, reading.done()) == ([], False)
-        reading.cancel()
-
-
 async def test_a_gateway_that_stood_still_finds_the_answers_and_leaves_nobody():
     """Lifeguard: whoever was starved must not trust its own clock."""
     async with pair(one_and_wait) as (f, a, b):
@@ -198,17 +156,3 @@ async def test_a_gateway_that_stood_still_finds_the_answers_and_leaves_nobody():
         await sweep_for(f, 1.0)
         assert (b.calls, reading.done()) == ([], False)
         reading.cancel()
-
-
-async def test_a_pod_that_is_gone_is_asked_no_more():
-    async with pair(one_and_wait) as (f, a, b):
-        reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.id_budget.held)
-        a.stopped = True
-        knows(f, a, b)
-        await swept(f, reading)
-        knows(f, b)
-        await f.until(lambda: not f.state.probes.is_silent("a"))
-        asked = a.probes
-        await asyncio.sleep(4 * QUICK.silent_s)
-        assert a.probes == asked

@@ -5,12 +5,10 @@ import json
 
 import pytest
 
-from argosy_gateway.cli import parse
 from argosy_gateway.config import Config, Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.relay import Relay
-from argosy_gateway.routing.roster import Route
 from argosy_gateway.server.admin import read_load
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.direct import direct
@@ -61,13 +59,6 @@ def test_a_request_waits_for_the_first_pod_as_long_as_the_fleet_may_take_to_wake
     status, code, seconds = waited(pods, **WAKES, **settings)
     assert (status, code) == (503, "no_engine_ready")
     assert seconds == pytest.approx(300, abs=0.2)
-
-
-@KINDS
-@pytest.mark.parametrize(("wake_timeout_s", "seconds"), [(None, 7), (3.0, 7), (9.0, 9)])
-def test_it_never_waits_for_less_than_the_queue_timeout(settings, wake_timeout_s, seconds):
-    limits = {"queue_timeout_s": 7.0, "wake_timeout_s": wake_timeout_s}
-    assert waited([], **limits, **settings)[2] == pytest.approx(seconds, abs=0.2)
 
 
 @KINDS
@@ -143,75 +134,3 @@ async def test_a_request_that_is_refused_because_of_load_shows_that_the_fleet_is
         assert gateway.state.idle_s() == 0
         gateway.state.relays.add(relay)
         await first.leave()
-
-
-async def test_the_counters_are_those_of_the_metrics():
-    engine = Engine("e", answer)
-    async with direct(engine, max_queue=1, **WAKES, **QUEUED) as gateway:
-        assert read_load(gateway.state)["received"] == {"accepted": 0, "shed": 0}
-        gateway.state.directory.replace([])
-        first = gateway.ask(BODY)
-        await gateway.until(lambda: len(gateway.state.queue))
-        assert (await gateway.answered(BODY)).status == 429
-        await gateway.answered({"model": "other", "messages": []})
-        said = read_load(gateway.state)
-        assert said["received"] == {"accepted": 1, "shed": 1}
-        assert said["waiting_prompt_tokens"] == gateway.state.queue.prompt_tokens > 0
-        for outcome, count in said["received"].items():
-            assert gateway.count("argosy_requests_received_total", outcome=outcome) == count
-        await first.leave()
-
-
-async def test_the_work_is_that_of_the_engines_until_each_answer_ends():
-    engine = Engine("e", answer)
-    async with direct(engine, **WAKES, **QUEUED) as gateway:
-        nothing = {"outstanding_prompt_tokens": 0, "decoding": 0}
-        said = read_load(gateway.state)
-        assert {name: said[name] for name in nothing} == nothing
-        assert set(said["answered"].values()) == {0}
-        apart, other = (
-            Endpoint(r, r, "", r, "r", State.SERVING) for r in (Role.DECODE, Role.PREFILL)
-        )
-        route = Route(apart, (other,))
-        one = gateway.state.in_flight.reserve(route, 30)
-        two = gateway.state.in_flight.reserve(Route(apart), 12)
-        assert counted(gateway) == (42, 0)
-        one.first_token()
-        one.first_token()
-        assert counted(gateway) == (12, 1)
-        two.end()
-        one.end()
-        one.end()
-        assert counted(gateway) == (0, 0)
-        await gateway.answered(BODY)
-        answered = read_load(gateway.state)["answered"]
-        prompts = "argosy_gateway_prompt_tokens"
-        assert answered == {
-            "requests": gateway.count(f"{prompts}_count"),
-            "prompt_tokens": gateway.count(f"{prompts}_sum"),
-            "prompt_tokens_squared": gateway.count(f"{prompts}_squared_total"),
-            "output_tokens": gateway.count("argosy_gateway_output_tokens_sum"),
-        }
-        assert min(answered.values()) > 0
-        assert counted(gateway) == (0, 0)
-
-
-def counted(gateway):
-    """(prompt tokens to compute, sequences that decode)."""
-    said = read_load(gateway.state)
-    return said["outstanding_prompt_tokens"], said["decoding"]
-
-
-async def test_a_request_with_an_error_does_not_count_as_use():
-    async with direct(**WAKES) as gateway:
-        gateway.advance(60)
-        assert (await gateway.answered({"model": "other", "messages": []})).status >= 400
-        assert gateway.state.idle_s() == 60
-
-
-def test_the_time_to_wake_is_an_option():
-    flags = ["run", "--fleet", "f", "--namespace", "ns", "--served-name", "m"]
-    assert parse(flags).wake_timeout_s is None
-    assert parse([*flags, "--wake-timeout-s", "300"]).wake_timeout_s == 300
-    with pytest.raises(SystemExit):
-        parse([*flags, "--wake-timeout-s", "0"])

@@ -80,20 +80,6 @@ def test_pods_share_the_keys_and_a_pod_that_goes_moves_only_its_own():
     assert {a for a, b in zip(before, after, strict=True) if a != b} == {"c9"}
 
 
-def test_the_order_is_that_of_every_version_of_the_gateway():
-    """While gateways are replaced, old and new ones choose alike."""
-    ring = Ring()
-    ring.update(pods(5))
-    assert [pod.uid for pod in ring.order(hash_of(b"hello"))] == ["c2", "c4", "c1", "c0", "c3"]
-    assert hash_of(b"hello") == 12085107955937391741
-
-
-def test_a_key_beyond_the_last_point_belongs_to_the_first_one():
-    ring = Ring()
-    ring.update(pods(3))
-    assert [p.uid for p in ring.order(2**64 - 1)] == [p.uid for p in ring.order(0)]
-
-
 # prefixHash
 
 
@@ -114,18 +100,6 @@ def test_prompts_that_differ_within_their_first_1024_bytes_spread():
     heads = Counter(strategy.choose(asks(prompt(n)), groups, IDLE).head.uid for n in range(400))
     assert len(heads) == 4
     assert min(heads.values()) > 30
-
-
-def test_short_prompts_and_cache_keys_have_their_pod_too():
-    strategy, groups = PrefixHash(random.Random(1)), groups_of(pods(8))
-
-    def head(*args, **kwargs):
-        return strategy.choose(asks(*args, **kwargs), groups, IDLE).head.uid
-
-    assert len({head("hello") for _ in range(9)}) == 1
-    assert len({head(f"hello {n}") for n in range(50)}) > 4
-    assert len({head(prompt(n), cache_key="session") for n in range(50)}) == 1
-    assert len({head(prompt(1), cache_key=f"session {n}") for n in range(50)}) > 4
 
 
 def test_one_hot_prefix_is_bounded_by_a_quarter_over_the_mean():
@@ -159,36 +133,6 @@ def test_a_prefill_pod_with_more_than_its_share_or_a_failing_pair_is_passed_over
     assert strategy.choose(request, groups, avoided).prefills[0].uid != first
     everywhere = FleetView({}, lambda _prefill, _decode: True)
     assert strategy.choose(request, groups, everywhere).prefills[0].uid == first, "as a last resort"
-
-
-def test_a_prefill_pod_may_have_exactly_a_quarter_over_the_mean_of_prompt_tokens():
-    strategy, groups = PrefixHash(random.Random(1)), groups_of(PAIRS)
-    request = asks(prompt(7), tokens=110)
-    first = strategy.choose(request, groups, IDLE).prefills[0].uid
-    for waiting, stays in ((50, True), (51, False)):  # 1.25 · (50 + 110) / 4
-        route = strategy.choose(request, groups, FleetView({first: PodLoad(1, waiting)}))
-        assert (route.prefills[0].uid == first) is stays
-
-
-@pytest.mark.parametrize("same", [256, 512, 768])
-def test_prompts_that_differ_only_in_a_later_chunk_of_the_first_1024_bytes_spread(same):
-    strategy, groups = PrefixHash(random.Random(1)), groups_of(pods(8))
-    texts = ["x" * same + f"{n:09d} " * 200 for n in range(40)]
-    assert len({strategy.choose(asks(text), groups, IDLE).head.uid for text in texts}) > 4
-
-
-def test_a_cache_key_may_be_any_text_of_json():
-    strategy, groups = PrefixHash(random.Random(1)), groups_of(pods(8))
-    route = strategy.choose(asks("hi", cache_key="\ud800"), groups, IDLE)
-    assert route == strategy.choose(asks("ho", cache_key="\ud800"), groups, IDLE)
-
-
-@pytest.mark.parametrize("role", [Role.COLOCATED, Role.PREFILL])
-def test_a_single_pod_gets_every_prompt(role):
-    own = pods(1, role)
-    fleet = [*own, *pods(1, Role.DECODE)] if role is Role.PREFILL else own
-    strategy, groups = PrefixHash(random.Random(1)), groups_of(fleet)
-    assert {strategy.choose(asks(prompt(n)), groups, IDLE).prefiller for n in range(9)} == {*own}
 
 
 # kvAware
@@ -294,15 +238,6 @@ def test_an_answer_without_the_expected_tokens_shows_what_the_cache_holds():
     assert sends(strategy, groups, prompt(2)).cached_tokens > 0
 
 
-def test_an_answer_with_half_of_the_expected_tokens_confirms_the_cache():
-    strategy, groups = KvAware(random.Random(1)), groups_of(pods(1))
-    for finds in (0.0, 0.51):
-        sends(strategy, groups, prompt(1))
-        fill(strategy, groups, 20_000)
-        sends(strategy, groups, prompt(1), finds=finds)
-    assert sends(strategy, groups, prompt(1)).cached_tokens > 0
-
-
 def test_a_prefix_that_is_still_being_computed_does_not_empty_the_index():
     strategy, groups = KvAware(random.Random(1)), groups_of(pods(4))
     for _ in range(50):  # all at once: the engine finds nothing yet
@@ -332,23 +267,6 @@ def test_the_index_keeps_the_newest_prefixes_and_four_pods_of_each(monkeypatch):
     assert sends(strategy, groups_of(pods(2)), prompt(3)).cached_tokens == 0
 
 
-def test_only_what_is_sent_is_expected_in_a_cache():
-    strategy, groups = KvAware(random.Random(1)), groups_of(pods(4))
-    request = asks(prompt(7))
-    chosen = strategy.choose(request, groups, IDLE)
-    other = next(pod for pod in groups[0].heads if pod.uid != chosen.head.uid)
-    strategy.remember(request, Route(other))
-    again = strategy.choose(request, groups, IDLE)
-    assert again.head.uid == other.uid
-    assert again.cached_tokens > 0
-    assert chosen.head.uid not in strategy.caches.by_pod
-
-
-@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
-def test_without_a_pod_there_is_no_route(strategy):
-    assert strategy(random.Random(1)).choose(asks("hi"), [], IDLE) is None
-
-
 def test_revisions_have_rings_of_their_own_and_old_ones_do_not_pile_up():
     strategy = PrefixHash(random.Random(1))
     for number in range(40):
@@ -360,25 +278,6 @@ def test_revisions_have_rings_of_their_own_and_old_ones_do_not_pile_up():
 
 
 # What both have in common
-
-
-def colocated_and_pairs():
-    return groups_of([*pods(2), *PAIRS])
-
-
-@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
-def test_the_group_with_the_fewest_sequences_per_pod_is_chosen(strategy):
-    busy = {pod.uid: PodLoad(9, 0) for pod in pods(2)}
-    route = strategy(random.Random(1)).choose(
-        asks(prompt(1)), colocated_and_pairs(), FleetView(busy)
-    )
-    assert route.head.role is Role.DECODE
-    busy = {f"d{n}": PodLoad(99, 0) for n in range(4)}
-    route = strategy(random.Random(1)).choose(
-        asks(prompt(1)), colocated_and_pairs(), FleetView(busy)
-    )
-    assert route.head.role is Role.COLOCATED
-    assert (route.prefills, route.cached_tokens, route.cache_age) == ((), 0, 0)
 
 
 @pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
@@ -427,29 +326,6 @@ def test_the_known_part_of_a_prompt_is_counted_by_its_share_of_the_text():
     assert strategy.choose(begins_alike, ONE_POD, IDLE).cached_tokens == 4 * 64
 
 
-def test_characters_of_two_bytes_are_no_shorter_than_their_prefixes():
-    strategy = KvAware(random.Random(1))
-    send(strategy, asks("é" * 1000, tokens=500), ONE_POD, IDLE)
-    request = asks("é" * 512 + "x" * 976, tokens=500)
-    assert len(request.prefixes) == 7
-    assert strategy.choose(request, ONE_POD, IDLE).cached_tokens == 500 * 4 // 7
-
-
-def test_a_prompt_without_text_goes_to_any_pod():
-    assert KvAware(random.Random(1)).choose(asks("", tokens=5), ONE_POD, IDLE).head.uid == "c0"
-
-
-def test_the_age_of_a_prefix_is_what_its_pod_has_computed_since():
-    strategy = KvAware(random.Random(1))
-    send(strategy, KNOWN, ONE_POD, IDLE)
-    send(strategy, other(3000), ONE_POD, IDLE)
-    assert known(strategy) == (100, 3000)
-    repeated = asks("r" * 2560, tokens=101)
-    for _ in range(11):
-        send(strategy, repeated, ONE_POD, IDLE)
-    assert known(strategy) == (100, 3101 + 10), "one token of each that was in the cache"
-
-
 def test_an_answer_with_less_than_half_shows_that_prefixes_of_that_age_are_gone():
     strategy = KvAware(random.Random(1))
     send(strategy, KNOWN, ONE_POD, IDLE)
@@ -467,44 +343,12 @@ def test_an_answer_with_less_than_half_shows_that_prefixes_of_that_age_are_gone(
     assert known(strategy) == (0, 0)
 
 
-@pytest.mark.parametrize(("tokens", "found"), [(22_220, 100), (22_250, 0)])
-def test_what_a_cache_holds_grows_by_a_tenth_of_what_it_computes(tokens, found):
-    strategy = KvAware(random.Random(1))
-    send(strategy, KNOWN, ONE_POD, IDLE)
-    send(strategy, other(20_000), ONE_POD, IDLE)
-    strategy.learn(KNOWN, strategy.choose(KNOWN, ONE_POD, IDLE), cached_tokens=0)
-    for _ in range(11):  # it is computed once: 101 tokens, then one each time
-        send(strategy, KNOWN, ONE_POD, IDLE)
-    send(strategy, other(tokens), ONE_POD, IDLE)
-    assert known(strategy)[0] == found
-
-
-def test_an_answer_to_a_prompt_of_which_nothing_was_expected_shows_nothing():
-    strategy = KvAware(random.Random(1))
-    send(strategy, KNOWN, ONE_POD, IDLE)
-    send(strategy, other(20_000), ONE_POD, IDLE)
-    fresh = other(10)
-    strategy.learn(fresh, strategy.choose(fresh, ONE_POD, IDLE), cached_tokens=0)
-    assert known(strategy) == (100, 20_000)
-    strategy.learn(KNOWN, Route(pods(2)[1], cached_tokens=100), cached_tokens=0)
-    assert known(strategy) == (100, 20_000), "of a pod that is not known either"
-
-
 def test_a_prefix_is_known_of_the_four_pods_that_used_it_last():
     strategy, alone = KvAware(random.Random(1)), [groups_of([pod]) for pod in pods(5)]
     for number in (0, 1, 2, 3, 0, 4):
         send(strategy, KNOWN, alone[number], IDLE)
     found = [strategy.choose(KNOWN, groups, IDLE).cached_tokens for groups in alone]
     assert found == [100, 0, 100, 100, 100]
-
-
-def test_pods_that_were_used_last_are_remembered(monkeypatch):
-    monkeypatch.setattr("argosy_gateway.routing.strategies._MOST_PODS", 2)
-    strategy, alone = KvAware(random.Random(1)), [groups_of([pod]) for pod in pods(3)]
-    for number in (0, 1, 0, 2):
-        send(strategy, KNOWN, alone[number], IDLE)
-    found = [strategy.choose(KNOWN, groups, IDLE).cached_tokens for groups in alone]
-    assert found == [100, 0, 100]
 
 
 # The decode pod of kvAware
@@ -528,21 +372,3 @@ def test_a_decode_pod_gets_at_most_a_quarter_over_the_mean_of_sequences_for_its_
         route = send(strategy, asks(prompt(7)), groups, view)
         assert (route.head.uid == home) is stays
         assert (route.head_cached_tokens > 0) is stays
-
-
-def test_of_decode_pods_with_as_much_of_the_prompt_the_one_with_the_fewest_sequences_is_chosen():
-    strategy, groups = KvAware(random.Random(1)), groups_of(PAIRS)
-    view = FleetView({f"d{n}": PodLoad(1 + (n != 2), 0) for n in range(4)})
-    assert {send(strategy, asks("hi"), groups, view).head.uid for _ in range(9)} == {"d2"}
-
-
-def test_what_a_decode_pod_found_corrects_what_its_cache_is_taken_to_hold():
-    strategy = KvAware(random.Random(1))
-    groups = groups_of([*pods(4, Role.PREFILL), *pods(1, Role.DECODE)])
-    sends(strategy, groups, prompt(1))
-    fill(strategy, groups, 30_000)
-    assert sends(strategy, groups, prompt(1), finds=0.0).head_cached_tokens > 0
-    sends(strategy, groups, prompt(2))
-    fill(strategy, groups, 40_000)
-    route = sends(strategy, groups, prompt(2))
-    assert (route.head_cached_tokens, route.cached_tokens > 0) == (0, True)

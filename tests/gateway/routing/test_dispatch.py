@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.routing.dispatch import LATE_EVERY, STEP_TOKENS
+from argosy_gateway.routing.dispatch import STEP_TOKENS
 from tests.gateway.routing.world import Asked, World, poisson, share
 
 PACE, TOKENS, LIMIT_S = 9000.0, 4800, 2.5
@@ -75,21 +75,6 @@ def test_a_pod_never_has_more_sequences_than_places(load, places, pods):
     asked = world.play(load)
     assert all(one.ended_at is not None for one in asked)
     assert most <= places
-
-
-@given(st.integers(1, 6), st.floats(2, 12), st.integers(0, 1000))
-def test_a_late_request_goes_after_at_most_sixteen_dispatches_for_each_one_before_it(
-    late, load, seed
-):
-    world = World(PACE)
-    teach(world, 1.0)
-    hopeless = [Asked(0.5 + i / 1000, TOKENS, limit_s=0.1) for i in range(late)]
-    others = poisson(rate(1, load), 0, 30, tokens=TOKENS, seed=seed, limit_s=LIMIT_S)
-    asked = world.play([*hopeless, *others])
-    for one in hopeless:
-        ahead = [o for o in asked if o.at < one.at < o.dispatched_at]
-        before = [o for o in world.order[: world.order.index(one)] if o.dispatched_at > one.at]
-        assert len(before) <= (len(ahead) + 1) * LATE_EVERY
 
 
 def test_while_the_pace_is_unknown_nothing_waits():
@@ -194,11 +179,3 @@ def test_of_many_gateways_each_has_twice_its_share_of_a_pods_places(gateways, mo
     world.gateways[0].dispatch.shares.count(range(gateways), "unknown")
     world.play([Asked(0.0, 10, decode_s=9.0) for _ in range(9)], until=0.0)
     assert len(world.order) == most
-
-
-def test_of_many_gateways_each_keeps_its_share_of_late_prompts_outstanding():
-    world = World(*[PACE] * 4)
-    teach(world, 1.0)
-    world.gateways[0].dispatch.shares.count(range(4), "unknown")
-    world.play([Asked(0.0, TOKENS, limit_s=0.1) for _ in range(9)], until=0.0)
-    assert len(world.order) == 2  # of four gateways: eight on four pods

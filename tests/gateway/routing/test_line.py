@@ -1,8 +1,6 @@
 """The order in which requests leave the line."""
 
-import pytest
-
-from argosy_gateway.routing.line import RECENT_TOKENS, Line, Waiting
+from argosy_gateway.routing.line import Line, Waiting
 from argosy_gateway.routing.strategies import RoutingRequest
 
 
@@ -72,56 +70,6 @@ def test_the_flow_that_was_served_less_goes_first():
     assert drained(line_of(*a, *b)) == [a[0], b[0], b[1], a[1], b[2], a[2]]
 
 
-def test_a_flow_that_comes_later_has_saved_nothing_up():
-    line = line_of(*(waiting(float(i), flow="old") for i in range(1, 9)))
-    for _ in range(4):
-        line.serve(line.first_in_time(0.0, 0.0))
-    for i in (1, 2, 3):
-        line.add(waiting(20.0 + i, flow="new"))
-    flows = [one.flow for one in drained(line)]
-    assert flows == ["new", "old", "new", "old", "new", "old", "old"]
-
-
-def test_the_first_request_of_a_flow_goes_next_each_time_that_the_flow_comes_back():
-    line = line_of(*(waiting(float(i), tokens=5000, flow="old") for i in range(1, 9)))
-    flows = []
-    for i in range(4):
-        line.serve(line.first_in_time(0.0, 0.0))
-        line.add(waiting(20.0 + i, tokens=10, flow="new"))
-        line.serve(one := line.first_in_time(0.0, 0.0))
-        flows.append(one.flow)
-    assert flows == ["new"] * 4
-
-
-def test_a_flow_that_comes_back_pays_for_what_it_was_served_beyond_its_share():
-    line = line_of(*(waiting(float(i), tokens=10, flow="old") for i in range(1, 9)))
-    line.serve(line.first_in_time(0.0, 0.0))
-    for tokens in (35, 5):
-        line.add(waiting(20.0, tokens=tokens, flow="new"))
-        served = [line.first_in_time(0.0, 0.0).flow]
-        line.serve(line.first_in_time(0.0, 0.0))
-        while served[-1] != "new":
-            served.append(line.first_in_time(0.0, 0.0).flow)
-            line.serve(line.first_in_time(0.0, 0.0))
-        assert served == (["new"] if tokens == 35 else ["old", "old", "old", "new"])
-
-
-@pytest.mark.parametrize(
-    ("served", "present"), [(0, True), (RECENT_TOKENS, True), (RECENT_TOKENS + 2, False)]
-)
-def test_a_flow_is_remembered_as_present_for_so_many_tokens_of_another(served, present):
-    line = line_of(waiting(1.0, tokens=1, flow="other"))
-    mine = [waiting(2.0, tokens=tokens, flow="mine") for tokens in (max(1, served), 1, 1)]
-    assert not line_of(*mine).others(mine[0])
-    for one in mine:
-        line.add(one)
-    assert line.others(mine[0])
-    assert not line.others(waiting(1.0, priority=1))
-    for _ in range(3):
-        line.serve(line.first_in_time(0.0, 0.0))
-    assert line.others(mine[2]) is present
-
-
 def test_late_requests_of_each_flow_go_in_turn():
     many = [waiting(1.0, flow="many") for _ in range(4)]
     few = [waiting(1.0, flow="few") for _ in range(2)]
@@ -134,17 +82,6 @@ def test_late_requests_of_each_flow_go_in_turn():
     assert out == [many[0], few[0], many[1], few[1], many[2], many[3]]
 
 
-def test_a_late_request_that_leaves_gives_its_turn_to_the_next_of_its_flow():
-    many = [waiting(1.0, flow="many") for _ in range(2)]
-    few = waiting(1.0, flow="few")
-    line = line_of(*many, few)
-    line.first_in_time(2.0, 2.0)
-    line.remove(many[0])
-    assert line.first_late() is many[1]
-    line.remove(many[1])
-    assert line.first_late() is few
-
-
 def test_the_line_counts_requests_and_tokens_until_they_leave_and_only_once():
     one, two = waiting(1.0, tokens=3), waiting(2.0, tokens=4)
     line = line_of(one, two)
@@ -155,25 +92,6 @@ def test_the_line_counts_requests_and_tokens_until_they_leave_and_only_once():
     line.serve(two)
     assert (len(line), line.tokens) == (0, 0)
     assert line.earliest() is None
-
-
-def test_any_is_the_one_that_must_begin_first():
-    first, second = waiting(1.0, flow="b", priority=3), waiting(9.0)
-    line = line_of(second, first)
-    assert line.earliest() is first
-    line.remove(first)
-    assert line.earliest() is second
-
-
-@pytest.mark.parametrize("flows", [1025, 3000])
-def test_idle_flows_are_forgotten(flows):
-    line = Line()
-    for i in range(flows):
-        one = waiting(1.0, flow=str(i))
-        line.add(one)
-        line.serve(one)
-    assert len(line._flows[0]._idle) == 1024
-    assert not line._flows[0]._busy
 
 
 def test_nothing_is_kept_of_a_line_that_is_empty():

@@ -50,37 +50,3 @@ def test_a_colocated_pod_keeps_the_sequence_after_the_first_token() -> None:
     held.end()
     assert in_flight.loads == {}
     assert in_flight.said == ["c", "c", "released", "c", "released"]
-
-
-def test_each_part_is_given_back_once_however_often_it_is_said() -> None:
-    in_flight = InFlight()
-    other = in_flight.reserve(Route(BOTH), 7)
-    held = in_flight.reserve(Route(BOTH), 100)
-    for _ in range(2):
-        held.first_token()
-        held.end()
-    held.first_token()
-    assert in_flight.loads == {"c": PodLoad(1, 7, 1)}
-    other.end()
-    assert in_flight.loads == {}
-
-
-def test_what_a_cache_has_is_not_computed_but_a_token_always_is() -> None:
-    in_flight = InFlight()
-    assert in_flight.reserve(Route(BOTH, cached_tokens=60), 100).ahead == 40
-    assert in_flight.reserve(Route(PREFILL, cached_tokens=100), 100).ahead == 1
-
-
-def test_a_sequence_decodes_from_its_first_token_to_its_end_and_counts_once() -> None:
-    in_flight = InFlight()
-    first, second = (in_flight.reserve(Route(DECODE, (PREFILL,)), 100) for _ in range(2))
-    counts = [in_flight.decoding]
-    for step in (first.first_token, first.first_token, second.first_token, first.end, first.end):
-        step()
-        counts.append(in_flight.decoding)
-    assert counts == [0, 1, 1, 2, 1, 1]
-    unanswered = in_flight.reserve(Route(BOTH), 7)
-    unanswered.end()
-    assert in_flight.decoding == 1, "one that failed before its first token never decoded"
-    second.end()
-    assert (in_flight.decoding, in_flight.loads) == (0, {})

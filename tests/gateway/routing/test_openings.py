@@ -1,7 +1,5 @@
 """Which pods a waiting request goes to, where prefill and decode are apart."""
 
-from dataclasses import replace
-
 import pytest
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
@@ -58,14 +56,6 @@ def test_a_request_goes_to_the_three_prefill_pods_with_the_shortest_backlog_and_
     assert route_of(dispatch(waiting()), busy) == ["d1", "p2", "p1", "p3"]
 
 
-def test_the_backlog_is_measured_by_the_pace_of_each_pod():
-    made = dispatch(waiting())
-    for _ in range(40):
-        made.pace.observe("p2", ahead=2000, own=1000, seconds=200.0)
-    busy = loads(p0=3000, p1=3000, p2=1000, p3=3000) | {"d0": PodLoad(1)}
-    assert route_of(made, busy)[1:3] == ["p0", "p1"]
-
-
 def test_a_prefill_pod_whose_handovers_to_the_head_fail_is_named_last():
     made = dispatch(waiting(), avoids=lambda prefill, decode: (prefill, decode) == ("p0", "d0"))
     busy = loads(p2=2000, p3=1000) | {"d1": PodLoad(1)}
@@ -77,12 +67,6 @@ def test_the_strategys_route_is_taken_as_long_as_the_request_meets_its_limit_the
     chosen = Route(D[0], (P[3],))
     found = route_of(dispatch(waiting()), loads(p3=tokens), chosen)
     assert (found == ["d0", "p3"]) is taken
-
-
-def test_the_strategys_route_is_not_taken_where_its_head_has_no_place():
-    busy = loads() | {"d0": PodLoad(1)}
-    found = route_of(dispatch(waiting(), places=1), busy, Route(D[0], (P[3],)))
-    assert found[0] == "d1"
 
 
 def test_without_a_head_that_has_a_place_all_wait():
@@ -97,17 +81,6 @@ def test_a_late_request_takes_the_strategys_route_only_to_a_pod_with_nearly_noth
     assert route_of(dispatch(late), loads(p3=3000), Route(D[1], (P[3],)))[1] != "p3"
 
 
-@pytest.mark.parametrize(
-    ("tokens", "flow", "goes"), [(600, "b", True), (601, "b", False), (601, "a", True)]
-)
-def test_beside_other_flows_a_prompt_itself_counts_to_the_held_share(tokens, flow, goes):
-    # 0.4 of 9 s are 3,600 tokens; each pod has 3,000.
-    made = dispatch(waiting(tokens, flow="a"), waiting(tokens, flow=flow))
-    made._shortest_s = 9.0
-    busy = loads(p0=3000, p1=3000, p2=3000, p3=3000)
-    assert (route_of(made, busy) is not None) is goes
-
-
 def test_the_time_of_all_that_waits_is_that_of_all_pods_together():
     made = dispatch(waiting(3000), waiting(2000))
     busy = loads(p0=1000) | {"d0": PodLoad(4, 0, 0)}
@@ -120,39 +93,3 @@ def test_an_opening_is_one_where_a_new_request_meets_its_limit(limit_s, fits):
     busy = loads(p0=1000, p1=1000, p2=1000, p3=1000)
     assert dispatch().has_opening(0.0, GROUPS, busy, 1000, limit_s) is fits
     assert not dispatch().has_opening(0.0, [], busy, 1000, limit_s)
-
-
-def paces(**tokens_per_s: float) -> Dispatch:
-    made = Dispatch()
-    for uid, pace in tokens_per_s.items():
-        for _ in range(4):
-            made.pace.observe(uid, ahead=2000, own=1000, seconds=2000 / pace)
-    return made
-
-
-def test_the_time_of_all_that_waits_counts_each_pod_by_its_own_pace():
-    made = paces(p0=500.0, p1=1000.0, p2=1000.0, p3=2000.0)
-    assert made.wait_s(GROUPS, {}, 9000) == pytest.approx(9000 / 4500)
-
-
-@pytest.mark.parametrize(("limit_s", "fits"), [(2.0, True), (1.99, False)])
-def test_an_opening_is_measured_by_the_pace_of_its_own_pod(limit_s, fits):
-    made = paces(p0=500.0, p1=4000.0)
-    assert made.has_opening(0.0, [Group(tuple(D), (P[0],))], {}, 1000, limit_s) is fits
-
-
-@pytest.mark.parametrize(("limit_s", "fits"), [(2.0, True), (1.99, False)])
-def test_after_misses_only_a_share_of_the_limit_makes_an_opening(limit_s, fits):
-    made = dispatch()
-    made.margin.observe(predicted_s=0.9, ttft_s=1.8, limit_s=1.0, sent_at=0.0, now=5.0)
-    assert made.margin.share(5.0) == 0.5
-    assert made.has_opening(5.0, GROUPS, {}, 1000, limit_s) is fits
-
-
-def test_of_many_revisions_only_a_few_orders_are_kept():
-    made = dispatch()
-    for number in range(100):
-        pods = tuple(replace(pod, revision=f"r{number}") for pod in (*P, *D))
-        made.line.add(waiting())
-        assert made.next(0.0, [Group(pods[4:], pods[:4])], {}, lambda _request: None)
-    assert len(made._orders) <= 16

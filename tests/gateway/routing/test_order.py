@@ -45,25 +45,3 @@ def test_a_pod_whose_key_fell_comes_first_also_when_another_pod_came_in_between(
     order.touch("p1")
     order.update(PODS[:3])
     assert list(order.pods()) == [PODS[1], PODS[0], PODS[2]]
-
-
-def test_a_key_that_grows_without_a_touch_is_seen_when_its_pod_comes_to_the_front():
-    keys = {"p0": 1, "p1": 2}
-    order = PodOrder(lambda uid: keys[uid])
-    order.update(PODS[:2])
-    assert order.first() is PODS[0]
-    keys["p0"] = 3
-    assert list(order.pods()) == [PODS[1], PODS[0]]
-
-
-def test_a_look_at_the_first_asks_for_few_keys():
-    asked = []
-    pods = [Endpoint(f"{i:04}", "", "", Role.PREFILL, "r", State.SERVING) for i in range(1000)]
-    order = PodOrder(lambda uid: asked.append(uid) or 0)
-    order.update(pods)
-    order.first()
-    asked.clear()
-    for pod in pods[:10]:
-        order.touch(pod.uid)
-        order.first()
-    assert len(asked) <= 30

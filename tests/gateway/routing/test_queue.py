@@ -135,34 +135,6 @@ async def test_a_request_that_could_not_meet_its_limit_lets_others_go_first():
         (await begun(late)).place.end()
 
 
-async def test_a_prefill_pod_that_is_avoided_for_the_head_is_named_last():
-    pods = (("d", Role.DECODE), ("p1", Role.PREFILL), ("p2", Role.PREFILL))
-    async with fleet_of(
-        pods=pods, avoids=lambda prefill, head: (prefill, head) == ("p1", "d")
-    ) as f:
-        f.learn()
-        task = await f.ask(3000, limit_s=1.0)
-        f.queue._strategy = type("None", (), {"choose": lambda *_: None})()
-        f.first.end()
-        route = (await begun(task)).route
-        assert [pod.uid for pod in route.prefills] == ["p2", "p1"]
-
-
-async def test_the_request_goes_where_the_strategy_says():
-    async with fleet_of(pods=(("a", Role.COLOCATED), ("b", Role.COLOCATED))) as fleet:
-        fleet.first.end()
-        asked = []
-
-        class ByName:
-            def choose(self, request, groups, view):
-                asked.append((request.request_id, view.loads is fleet.in_flight.loads))
-                return Route(next(p for p in groups[0].heads if p.uid == request.request_id))
-
-        fleet.queue._strategy = ByName()
-        assert (await begun(await fleet.ask(name="b"))).route.head.uid == "b"
-        assert asked == [("b", True)]
-
-
 async def test_who_waited_long_enough_gets_no_route_and_who_came_later_still_waits():
     async with fleet_of() as fleet:
         one = await fleet.ask(timeout_s=7.0)
@@ -195,25 +167,3 @@ async def test_a_request_that_is_cancelled_with_its_route_gives_the_place_back()
         one.cancel()
         await settled()
         assert fleet.in_flight.loads == {}
-
-
-async def test_a_request_is_refused_for_as_long_as_the_wait_is_longer_than_allowed():
-    async with fleet_of() as fleet:
-        fleet.learn()
-        assert fleet.queue.refusal_s(10**6, limit_s=9.0, timeout_s=1.0) is None, "nobody waits"
-        await fleet.ask(5000)
-        # 10 tokens on the pod, 5,000 that wait and 990 of its own are six seconds of work.
-        assert fleet.queue.refusal_s(990, limit_s=9.0, timeout_s=6.0) is None
-        assert fleet.queue.refusal_s(990, limit_s=9.0, timeout_s=5.5) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("limit_s", "refused"), [(1.0, False), (0.99, True)])
-async def test_a_request_that_a_pod_could_serve_in_time_is_not_refused(limit_s, refused):
-    async with fleet_of(pods=(("a", Role.COLOCATED), ("b", Role.COLOCATED))) as fleet:
-        fleet.learn()
-        other = fleet.in_flight.reserve(Route(fleet.pods[1]), 10)
-        await fleet.ask(90_000)
-        fleet.in_flight.released = lambda: None  # the place is free, and nobody has looked yet
-        other.end()
-        left_s = fleet.queue.refusal_s(1000, limit_s=limit_s, timeout_s=1.0)
-        assert (left_s is not None) is refused

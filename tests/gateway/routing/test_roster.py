@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
-from argosy_gateway.pods.health import HEALTHY, Health
+from argosy_gateway.pods.health import Health
 from argosy_gateway.routing.roster import Roster, most_suspended
 from tests.gateway.routing.rosters import candidates, rebuilt
 from tests.support.stateful import run_sequences
@@ -95,13 +95,6 @@ def pod(name, role=Role.COLOCATED, revision="r"):
     return Endpoint(name, name, "10.0.0.1", role, revision, State.SERVING)
 
 
-def test_without_a_change_the_groups_are_the_same_objects():
-    directory = Directory(lambda: 0.0)
-    directory.replace([pod(name) for name in "abc"])
-    roster = Roster(directory)
-    assert roster.groups() is roster.groups()
-
-
 @pytest.mark.parametrize(
     ("heads", "most"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (1000, 500)]
 )
@@ -117,26 +110,6 @@ def test_of_too_many_failing_pods_the_least_bad_go_on_serving(sick, chosen):
             health.count_failure(uid, 100.0)
     pods = [pod(name) for name in "abcdef"]
     assert "".join(p.uid for p in candidates(pods, health)) == chosen
-
-
-def test_the_only_pod_is_chosen_while_it_is_busy_too():
-    directory = Directory(lambda: 100.0)
-    directory.replace([pod("a")])
-    directory.health.mark_busy("a")
-    roster = Roster(directory)
-    assert [[head.name for head in group.heads] for group in roster.groups()] == [["a"]]
-    assert roster.groups(only_healthy=True) == []
-
-
-def test_absent_pods_are_not_counted_as_suspended():
-    """Of four pods two are away: of the two left, one may be suspended."""
-    health = Health(lambda: 100.0)
-    for uid in "ab":
-        health.mark_unreachable(uid, 100.0)
-    for uid in "cc":
-        health.count_failure(uid, 100.0)
-    assert health.rank("c") > HEALTHY
-    assert [p.uid for p in candidates([pod(name) for name in "abcd"], health)] == ["d"]
 
 
 def revisions(*pods: tuple[str, Role, str]) -> tuple[Directory, Roster]:
@@ -158,19 +131,6 @@ def test_a_stream_goes_on_only_at_pods_of_its_revision():
     assert heads(roster, revision="old") == [["c1"], ["d1", "p1"]]
     assert heads(roster, revision="new") == [["c2"]]
     assert heads(roster, revision="none") == []
-
-
-def test_a_stream_goes_on_at_a_sick_pod_of_its_revision_rather_than_nowhere():
-    directory, roster = revisions(
-        ("d1", Role.DECODE, "old"), ("d2", Role.DECODE, "old"), ("d3", Role.DECODE, "new"),
-        ("d4", Role.DECODE, "new"),
-    )  # fmt: skip
-    directory.health.mark_busy("d2")
-    assert heads(roster, revision="old") == [["d1"]]
-    assert heads(roster, "d1", revision="old") == [["d2"]]
-    assert heads(roster, "d1", "d2", revision="old") == [["d1"]]
-    directory.health.mark_draining("d1")
-    assert heads(roster, "d1", "d2", revision="old") == [["d2"]]
 
 
 def test_only_a_retry_prefers_pods_without_recent_failures():

@@ -40,14 +40,6 @@ def test_each_pod_has_a_gateway_and_no_gateway_has_much_more_than_another(number
     assert max(sharers) == -(-number // pods)
 
 
-def test_a_gateway_that_does_not_know_itself_uses_all_pods():
-    shares = GatewayShares()
-    shares.count(["a", "b", "c"], "other")
-    assert shares.gateways == 3
-    assert shares.share_of("pods") == "pods"
-    assert not shares.keeps(10_000, 1)
-
-
 @pytest.mark.parametrize(
     ("number", "waiting", "pods", "keeps"),
     [
@@ -79,13 +71,3 @@ def test_at_ten_times_the_capacity_goodput_stays_with_many_gateways(number, pods
     asked = world.play(poisson(rate(pods, 10), 0, 30, tokens=TOKENS, limit_s=LIMIT_S), until=30)
     goodput = sum(one.met for one in asked) / 30
     assert goodput >= least * rate(pods, 1)
-
-
-@pytest.mark.parametrize(("number", "pods"), [(8, 4), (8, 2), (3, 1)])
-def test_under_a_lasting_overload_goodput_stays_with_more_gateways_than_pods(number, pods):
-    world = World(*[PACE] * pods, gateways=number)
-    teach(world, 1.0)
-    asked = world.play(poisson(rate(pods, 10), 0, 70, tokens=TOKENS, limit_s=LIMIT_S), until=70)
-    later = [one for one in asked if 20 <= one.at < 65]
-    assert sum(one.met for one in later) / 45 >= 0.8 * rate(pods, 1)
-    assert any(one.late for one in world.order if one.dispatched_at > 20)

@@ -2,13 +2,9 @@
 
 import asyncio
 
-import httpx
-import pytest
-
-from argosy_gateway.cli import parse
 from argosy_gateway.config import Slo, SloClass
 from tests.gateway.direct import World, direct
-from tests.gateway.engines import Call, Engine, answer, front
+from tests.gateway.engines import Call, Engine, answer
 
 BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
 SETTINGS = {"queue": "deadline", "slo": Slo(2.0, 0.1), "engine_places": 1}
@@ -136,55 +132,6 @@ async def test_a_request_whose_wait_would_be_longer_than_allowed_is_refused_at_o
         held.free.set()
         await asyncio.gather(first.whole, waiting.whole)
         assert waiting.status == 200
-
-
-async def test_the_gauges_show_what_waits():
-    held = Held()
-    async with front(Engine("e", held), **SETTINGS) as f:
-        web = httpx.AsyncClient(base_url=f.url, timeout=10, verify=False)
-        async with web:
-            asked = [asyncio.create_task(web.post("/v1/chat/completions", json=BODY))]
-            await f.until(lambda: f.state.in_flight.loads)
-            asked += [
-                asyncio.create_task(web.post("/v1/chat/completions", json=BODY)) for _ in range(2)
-            ]
-            await f.until(lambda: len(f.state.queue) == 2)
-            text = (await web.get(f"{f.admin_url}/metrics")).text
-            assert "argosy_gateway_waiting_requests 2.0" in text
-            assert "argosy_gateway_waiting_prompt_tokens 2.0" in text
-            held.free.set()
-            assert {a.status_code for a in await asyncio.gather(*asked)} == {200}
-            text = (await web.get(f"{f.admin_url}/metrics")).text
-            assert "argosy_gateway_waiting_requests 0.0" in text
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--queue deadline", "--queue deadline needs --slo-ttft-ms and --slo-tpot-ms"),
-        ("--first-token within-target", "--first-token within-target needs --slo-ttft-ms and"),
-        ("--engine-max-num-seqs 0", "--engine-max-num-seqs must be at least 1"),
-    ],
-)
-def test_a_queue_without_an_slo_or_without_places_is_refused(words, message, capsys):
-    with pytest.raises(SystemExit):
-        parse(["run", "--fleet", "f", "--namespace", "n", "--served-name", "m", *words.split()])
-    assert message in capsys.readouterr().err
-
-
-async def test_who_waits_is_answered_in_time_even_if_no_route_can_be_chosen(caplog):
-    async with direct(**SETTINGS, queue_timeout_s=7.0) as gateway:
-        client = gateway.ask(BODY)
-        await waits(gateway, 1)
-
-        def broken(*_words, **_more):
-            raise RuntimeError("no route")
-
-        gateway.state.queue.dispatch.next = broken
-        await gateway.until(lambda: "the queue let nobody go" in caplog.text)
-        gateway.advance(7.0)
-        await client.whole
-        assert client.status == 503
 
 
 async def test_the_queue_knows_limit_priority_and_flow_of_a_request():

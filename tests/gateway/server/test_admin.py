@@ -27,28 +27,10 @@ async def ask(gateway, path):
     return answer.status, answer.headers["content-type"], answer.body
 
 
-async def test_health_is_ok_while_the_process_answers():
-    gateway = gateway_of()
-    gateway.draining, gateway.directory.listed = True, False
-    assert await ask(gateway, "/health") == (200, JSON, b'{"status":"ok"}')
-
-
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics/", "/v1/models"])
 async def test_other_paths_are_answered_with_those_that_there_are(path):
     says = b'{"paths":["/health","/ready","/pairs","/load","/metrics"]}'
     assert await ask(gateway_of(), path) == (404, JSON, says)
-
-
-async def test_a_scope_that_is_no_request_is_left_alone():
-    async def never(*_):
-        pytest.fail("there is nothing to say")
-
-    assert await admin_app(gateway_of())({"type": "lifespan"}, never, never) is None
-
-
-async def test_load_says_whether_the_fleet_is_in_use():
-    status, kind, body = await ask(gateway_of(), "/load")
-    assert (status, kind, json.loads(body)["in_flight"]) == (200, JSON, 0)
 
 
 async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_came():
@@ -80,10 +62,6 @@ async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_
     plain = json.loads((await ask(gateway_of(), "/load"))[2])
     assert plain["waiting_prompt_tokens"] == 0
     assert plain["received"] == {"accepted": 0.0, "shed": 0.0}
-
-
-async def test_ready_is_ready():
-    assert await ask(gateway_of(), "/ready") == (200, JSON, b'{"ready": true}')
 
 
 def unready(reason):
@@ -146,27 +124,6 @@ async def test_pairs_whose_last_handover_failed_are_named_by_their_pods_with_the
     }
 
 
-async def test_each_pod_of_a_whole_handover_is_named_with_its_time_while_it_is_there():
-    gateway = gateway_of()
-    gateway.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE), pod("other")])
-    gateway.directory.pairs.count_success("uid-p", "uid-d")
-    gateway.clock.now += 5.4321
-    gateway.directory.pairs.count_success("uid-gone", "uid-d")
-    answer = json.loads((await ask(gateway, "/pairs"))[2])
-    assert answer == {"failing": [], "handed_over": {"p": 5.432, "d": 0.0}}
-
-
-async def test_of_failing_pairs_16_are_named_at_most():
-    gateway = gateway_of()
-    gateway.directory.replace([pod("p", Role.PREFILL)])
-    for number in range(17):
-        gateway.directory.pairs.count_failure("uid-p", f"gone-{number:02}", "silent")
-    rows = json.loads((await ask(gateway, "/pairs"))[2])["failing"]
-    assert len(rows) == 16
-    assert {row["prefill"] for row in rows} == {"p"}
-    assert all(row["decode"].startswith("gone-") for row in rows), "a pod that left has its uid"
-
-
 async def test_metrics_show_the_pods_of_this_moment():
     gateway = gateway_of()
     gateway.directory.replace(
@@ -181,17 +138,6 @@ async def test_metrics_show_the_pods_of_this_moment():
     gateway.directory.replace([])
     _, _, body = await ask(gateway, "/metrics")
     assert 'argosy_gateway_endpoints{role="colocated",state="serving"} 0.0' in body.decode()
-
-
-async def test_metrics_show_what_waits_in_the_queue():
-    gateway = gateway_of(queue="deadline", slo=Slo(1, 1))
-    assert gateway.queue is not None
-    for tokens in (30, 12):
-        request = RoutingRequest("", "m", True, tokens, b"")
-        gateway.queue.dispatch.line.add(Waiting(request, gateway.clock(), 1.0))
-    lines = (await ask(gateway, "/metrics"))[2].decode().splitlines()
-    assert "argosy_gateway_waiting_requests 2.0" in lines
-    assert "argosy_gateway_waiting_prompt_tokens 42.0" in lines
 
 
 async def test_load_counts_the_requests_on_pods_that_have_no_admin_port():

@@ -77,14 +77,6 @@ async def test_the_engine_is_told_the_priority_of_the_class_and_neither_class_no
     assert not any("flow" in json.dumps(headers) or "x-argosy-class" in headers for headers in seen)
 
 
-def test_classes_come_from_the_command_line():
-    config = parse([*WITH_SLO, "--slo-class", "batch:60000:200:-7", "--slo-class", "b:1:2:0"])
-    assert config.slo_classes == (
-        SloClass("batch", Slo(60.0, 0.2), -7),
-        SloClass("b", Slo(0.001, 0.002), 0),
-    )
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -96,16 +96,6 @@ async def test_a_whole_answer_is_one_write_and_each_request_of_a_connection_has_
     assert connection.written == [HEAD + b"content-length: 2\r\n\r\nok"] * 2
 
 
-async def test_an_answer_without_a_body_is_written_too():
-    async def app(_scope, _receive, send):
-        await send(start((b"content-length", b"2")))
-        await send(part(b"ok"))
-
-    connection = Connection(app, method=b"HEAD", body=b"")
-    await connection.ended()
-    assert connection.written == [HEAD + b"content-length: 2\r\n\r\n"]
-
-
 async def test_what_a_client_is_told_before_its_answer_does_not_wait_for_it():
     async def app(_scope, receive, send):
         assert (await receive())["body"] == b"hi"
@@ -129,26 +119,6 @@ async def test_an_app_that_fails_behind_the_head_leaves_a_head_and_a_closed_conn
     assert connection.closed
 
 
-async def test_a_request_is_whole_when_its_last_byte_has_come():
-    async def app(scope, receive, send):
-        seen.append(scope["state"][CLIENT].sent_all)
-        while (await receive())["more_body"]:
-            pass
-        seen.append(scope["state"][CLIENT].sent_all)
-        await send(start((b"content-length", b"0")))
-        await send(part(b""))
-
-    seen = []
-    await Connection(app).ended()
-    assert seen == [True, True]
-    seen, connection = [], Connection(app, rest=b"ho")
-    await asyncio.sleep(0)
-    assert seen == [False]
-    connection.guard.data_received(b"ho")
-    await connection.ended()
-    assert seen == [False, True]
-
-
 async def test_the_app_is_called_when_the_client_leaves_and_not_after_a_whole_answer():
     async def app(scope, _receive, send):
         client = scope["state"][CLIENT]
@@ -169,25 +139,6 @@ async def test_the_app_is_called_when_the_client_leaves_and_not_after_a_whole_an
         leaves.set()
         await connection.ended()
         assert seen == ([] if whole else ["left"])
-
-
-async def test_an_app_that_asks_too_late_is_called_at_once_and_one_that_asks_no_more_never():
-    async def app(scope, _receive, _send):
-        client = scope["state"][CLIENT]
-        client.on_gone(lambda: seen.append("never"))
-        client.on_gone(None)
-        await gone.wait()
-        client.on_gone(lambda: seen.append("late"))
-
-    seen, gone = [], asyncio.Event()
-    connection = Connection(app)
-    await asyncio.sleep(0)
-    connection.guard.connection_lost(None)
-    assert seen == []
-    gone.set()
-    await connection.ended()
-    await asyncio.sleep(0)
-    assert seen == ["late"]
 
 
 async def test_a_client_that_sent_a_long_body_is_seen_to_leave():

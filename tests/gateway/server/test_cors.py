@@ -1,11 +1,8 @@
 """Pages of other origins: which may read answers, and when their streams come."""
 
-import asyncio
-
 import httpx
 import pytest
 
-from argosy_gateway.cli import parse
 from tests.gateway.engines import Engine, front
 
 APP, OTHER = "https://app.example", "https://other.example"
@@ -49,35 +46,3 @@ async def test_a_page_of_another_origin_and_a_client_that_is_none_get_no_header(
         for headers in ({"origin": OTHER}, {}):
             answer = await c.post(PATH, json=CHAT, headers=headers)
             assert (answer.status_code, of_cors(answer)) == (200, {})
-
-
-async def test_the_stream_of_a_page_comes_as_it_is_written():
-    seen = asyncio.Event()
-
-    async def stream(call):
-        await call.begin_stream()
-        await call.token("one")
-        await seen.wait()
-        await call.token("two")
-        await call.finish(2)
-
-    async with front(Engine("a", stream), cors_origins=(APP,)) as f, client(f) as c:
-        body = {**CHAT, "stream": True}
-        async with c.stream("POST", PATH + "/", json=body, headers={"origin": APP}) as answer:
-            assert answer.headers["access-control-allow-origin"] == APP
-            text = ""
-            async for part in answer.aiter_text():
-                text += part
-                if "one" in text:
-                    assert "two" not in text or seen.is_set()
-                    seen.set()
-    assert "two" in text
-
-
-def test_origins_come_from_the_command_line_or_the_environment(monkeypatch):
-    words = ["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"]
-    assert parse(words).cors_origins == ()
-    monkeypatch.setenv("ARGOSY_CORS_ORIGINS", f"{APP}, {OTHER}")
-    assert parse(words).cors_origins == (APP, OTHER)
-    monkeypatch.delenv("ARGOSY_CORS_ORIGINS")
-    assert parse([*words, "--cors-origin", APP]).cors_origins == (APP,)

@@ -68,27 +68,3 @@ async def test_pods_that_all_drain_for_long_leave_it_ready(gateway):
     gateway.state.sweep()
     gateway.advance(600)
     assert why_unready(gateway.state) is None, "it has not served since"
-
-
-@pytest.mark.parametrize(
-    ("role", "ready"), [(Role.PREFILL, False), (Role.DECODE, True), (Role.COLOCATED, True)]
-)
-async def test_decode_pods_serve_alone_and_prefill_pods_do_not(gateway, role, ready):
-    directory = gateway.state.directory
-    directory.replace([POD, replace(POD, uid="b", name="b", role=role)])
-    gateway.state.sweep()
-    directory.remove("a")
-    gateway.state.sweep()
-    gateway.advance(31)
-    assert (why_unready(gateway.state) is None) == ready
-
-
-async def test_pods_that_take_no_connection_do_not_count(gateway):
-    directory = gateway.state.directory
-    directory.replace([POD])
-    gateway.state.sweep()
-    for _ in range(40):
-        directory.health.mark_wrong_pod("a")
-        gateway.state.sweep()
-        gateway.advance(1)
-    assert why_unready(gateway.state) is not None

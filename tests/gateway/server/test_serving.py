@@ -2,20 +2,18 @@
 
 import asyncio
 import contextlib
-import io
 import os
 import signal
 import socket
-import sys
 import time
 
 import pytest
 
-from argosy_gateway.config import Config, Limits
+from argosy_gateway.config import Config
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.server import serve as serving
-from argosy_gateway.server.serve import _server, running, serve
-from tests.gateway.server.clients import HI, Client, Echo, Server
+from argosy_gateway.server.serve import running, serve
+from tests.gateway.server.clients import Client
 from tests.support.virtual import timed
 
 ASK = b'{"model":"m","messages":[]}'
@@ -57,41 +55,6 @@ async def started(gateway):
 # Settings.
 
 
-def test_answers_do_not_name_the_server_and_the_app_meets_requests_as_they_came():
-    app = Echo()
-    config = Server(app, host="192.0.2.1").server.config
-    assert config.host == "192.0.2.1"
-    assert config.loaded_app is app, "nothing between that rewrites addresses or upgrades"
-    assert config.ws_protocol_class is None
-    assert config.lifespan_class.__name__ == "LifespanOff"
-    assert (config.server_header, config.access_log, config.log_config) == (False, False, None)
-    assert config.loop == "asyncio", "the loop that runs already is used"
-
-
-@timed
-async def test_the_limits_of_the_config_are_those_of_its_connections():
-    limits = Limits(keep_alive_s=7.9, first_byte_s=3)
-    server = Server(Echo(), limits=limits, max_queue=10)
-    assert server.client().guard.bounds == limits
-    assert server.client().guard.max_connections == 84
-    assert server.server.config.timeout_keep_alive == 7, "whole seconds, and no longer than asked"
-
-
-@pytest.mark.parametrize(("given_s", "whole_s"), [(54.0, 54), (54.9, 54), (1.0, 1), (0.2, 1)])
-def test_a_drain_has_whole_seconds_and_at_least_one(given_s, whole_s):
-    server = _server(Echo(), Config("f", "ns", ("m",)), port=81, drain_timeout_s=given_s)
-    assert server.config.timeout_graceful_shutdown == whole_s
-    assert server.config.port == 81
-
-
-@timed
-async def test_a_server_knows_its_connections():
-    server = Server(Echo())
-    clients = [server.client() for _ in range(2)]
-    server.server.server_state.connections.add(object())
-    assert {id(guard) for guard in server.server.guards()} == {id(c.guard) for c in clients}
-
-
 # Running.
 
 
@@ -119,40 +82,6 @@ async def test_a_port_that_is_taken_is_named_with_the_options_for_another(taken)
     assert str(refused.value) == (
         f"cannot listen on 127.0.0.1:{port}; choose another with --port or --admin-port"
     )
-
-
-class Relay:
-    """A request in flight, which the sweeper asks for its time."""
-
-    def __init__(self):
-        self.times = []
-
-    def check_time(self, now):
-        self.times.append(now)
-
-
-@pytest.mark.parametrize(("stall_s", "sweeps"), [(30.0, 10), (4.0, 10), (2.0, 20), (0.4, 100)])
-@timed
-async def test_requests_are_looked_at_each_second_or_four_times_in_a_stall(stall_s, sweeps):
-    gateway, relay = gateway_of(limits=Limits(write_stall_s=stall_s)), Relay()
-    async with started(gateway):
-        gateway.relays.add(relay)
-        await asyncio.sleep(10.01)
-        gateway.relays.clear()
-    assert sweeps - 1 <= len(relay.times) <= sweeps + 1
-
-
-@timed
-async def test_clients_of_both_ports_that_do_not_read_are_left():
-    async with started(gateway_of()) as (api, admin, _, _):
-        clients = [client_of(server) for server in (api, admin)]
-        for client in clients:
-            await client.sends(HI)
-            client.transport.unsent = 42
-        await asyncio.sleep(29.9)
-        assert not any(client.transport.aborted for client in clients)
-        await asyncio.sleep(3)
-        assert all(client.transport.aborted for client in clients)
 
 
 # The drain.
@@ -195,29 +124,6 @@ async def test_requests_in_flight_have_the_rest_of_the_drain_and_probes_are_answ
             await task
         assert 19.9 < loop.time() - began < 23
         assert not gateway.relays
-
-
-@timed
-async def test_a_drain_without_requests_is_over_after_its_lag():
-    gateway, loop = gateway_of(drain_lag_s=6.0), asyncio.get_running_loop()
-    async with started(gateway) as (api, _, stop, task):
-        idle = client_of(api)
-        began = loop.time()
-        stop.set()
-        await task
-        assert 6 <= loop.time() - began < 8
-        assert not idle.open
-
-
-@timed
-async def test_a_drain_ends_where_something_else_stands_for_stderr(monkeypatch):
-    """A test runner keeps what tests print in memory: such a stream has no descriptor."""
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    gateway = gateway_of(drain_lag_s=1.0)
-    async with started(gateway) as (_, _, stop, task):
-        stop.set()
-        await task
-    assert gateway.draining
 
 
 # The process.

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from argosy_gateway.cli import parse
 from argosy_gateway.config import Config, Limits, Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.relay.gateway import Gateway
@@ -106,9 +105,3 @@ def test_a_client_is_given_up_when_it_reads_less_than_16_kib_in_30_s(state, seen
         guard.transport.unsent = unsent
         guard.check_time(1000.0 + second)
     assert guard.transport.aborted == aborted
-
-
-def test_each_limit_of_the_slo_comes_from_its_own_option():
-    words = "run --fleet f --namespace n --served-name m --slo-ttft-ms 200 --slo-tpot-ms 50"
-    assert parse(words.split()).slo == Slo(ttft_s=0.2, tpot_s=0.05)
-    assert parse(words.split()[:7]).slo is None

@@ -4,12 +4,11 @@
 """
 
 import asyncio
-import ssl
 
 import pytest
 
-from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
-from argosy_gateway.wire.http1 import Exchange, Head, authority, call, connect, request_head
+from argosy_gateway.errors import UnreachableError
+from argosy_gateway.wire.http1 import Exchange, Head, call, connect
 from tests.gateway.transports import Network
 from tests.gateway.wire.lines import (
     CHUNKED,
@@ -17,7 +16,6 @@ from tests.gateway.wire.lines import (
     HELLO,
     KIB_64,
     KIB_256,
-    LAST,
     OK,
     Line,
     chunk,
@@ -42,40 +40,12 @@ async def test_an_answer_may_arrive_byte_by_byte():
 
 
 @timed
-async def test_names_of_headers_are_in_lower_case_and_the_first_of_a_name_counts():
-    line = Line()
-    line.feed(OK + b"X-A: One\r\nx-a: two\r\nContent-Length: 0\r\n\r\n")
-    head = await line.exchange.head()
-    assert head.headers == ((b"x-a", b"One"), (b"x-a", b"two"), (b"content-length", b"0"))
-    assert (head.get(b"x-a"), head.get(b"x-b")) == (b"One", None)
-
-
-@timed
 async def test_an_interim_answer_and_its_headers_are_no_part_of_the_answer():
     line = Line()
     line.feed(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
     assert not line.exchange.answered
     line.feed(HELLO)
     assert await line.exchange.head() == Head(200, ((b"content-length", b"5"),))
-
-
-@pytest.mark.parametrize("status", [200, 204, 429, 500, 599])
-@timed
-async def test_the_first_status_from_200_on_is_the_answers(status):
-    line = Line()
-    line.feed(b"HTTP/1.1 199 X\r\n\r\nHTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status)
-    assert (await line.exchange.head()).status == status
-
-
-@timed
-async def test_a_read_gives_all_that_has_arrived_in_one_piece():
-    line = Line()
-    line.feed(CHUNKED + chunk(b"one"), chunk(b"two"))
-    assert await line.exchange.read() == b"onetwo"
-    line.feed(chunk(b"three") + LAST)
-    assert await line.exchange.read() == b"three"
-    assert await line.exchange.read() == b""
-    assert await line.exchange.read() == b"", "the end stays the end"
 
 
 # Limits.
@@ -97,13 +67,6 @@ async def test_a_head_may_have_64_kib(size, refused):
 
 
 @timed
-async def test_a_long_body_behind_a_head_is_no_long_head():
-    line = Line()
-    line.feed(ENDLESS + bytes(2 * KIB_64), bytes(2 * KIB_64))
-    assert len(await line.exchange.read()) == 4 * KIB_64
-
-
-@timed
 async def test_the_socket_is_not_read_while_more_than_256_kib_wait():
     line = Line()
     line.feed(ENDLESS)
@@ -118,63 +81,6 @@ async def test_the_socket_is_not_read_while_more_than_256_kib_wait():
     assert line.transport.reads == [False, True, False, True]
 
 
-@timed
-async def test_a_reader_that_keeps_up_never_stops_the_socket():
-    line = Line()
-    line.feed(ENDLESS)
-    for _ in range(10):
-        line.feed(bytes(KIB_256))
-        await line.exchange.read()
-    assert line.transport.reads == []
-
-
-@timed
-async def test_bytes_that_are_taken_at_their_arrival_do_not_wait():
-    line, taken = Line(), []
-    line.feed(ENDLESS)
-    await line.exchange.head()
-    line.exchange.on_arrival = lambda data: taken.append(len(data)) or True
-    reading = asyncio.create_task(line.exchange.read())
-    await asyncio.sleep(3)
-    began = line.exchange.waiting_since
-    line.feed(bytes(KIB_256 + 1))
-    assert line.exchange.waiting_since - began == pytest.approx(3)
-    line.exchange.on_arrival = None
-    line.feed(b"rest")
-    assert await reading == b"rest"
-    line.feed(bytes(KIB_256))
-    assert (taken, line.transport.reads) == ([KIB_256 + 1], [])
-    await line.exchange.read()
-
-
-@timed
-async def test_what_is_offered_is_all_that_waits():
-    line, offered = Line(), []
-    line.feed(CHUNKED)
-    await line.exchange.head()
-    line.exchange.on_arrival = lambda data: offered.append(data) or False
-    reading = asyncio.create_task(line.exchange.read())
-    await asyncio.sleep(0)
-    line.feed(chunk(b"one") + chunk(b"two"))
-    assert await reading == b"onetwo"
-    assert offered == [b"onetwo"]
-
-
-@timed
-async def test_the_time_since_which_a_reader_waits_is_known():
-    line, loop = Line(), asyncio.get_running_loop()
-    assert line.exchange.waiting_since is None
-    head = asyncio.create_task(line.exchange.head())
-    began = loop.time()
-    await asyncio.sleep(7)
-    assert line.exchange.waiting_since == pytest.approx(began)
-    line.feed(HELLO)
-    await head
-    assert line.exchange.waiting_since is None
-    assert await line.exchange.read() == b"hello"
-    assert line.exchange.waiting_since is None
-
-
 # Failures.
 
 
@@ -187,35 +93,6 @@ async def test_what_is_no_http_is_said_to_be_none(answer):
     line.feed(answer)
     assert (await fails(head)).startswith("not HTTP/1.1: ")
     assert line.fate == "closed"
-
-
-@timed
-async def test_nothing_is_read_after_a_failure():
-    line = Line()
-    line.exchange.abort("no need")
-    line.feed(HELLO)
-    assert not line.exchange.answered
-    assert await fails(line.exchange.head()) == "no need"
-    assert await fails(line.exchange.read()) == "no need"
-
-
-@timed
-async def test_an_abort_wakes_the_reader_and_the_first_reason_stays():
-    line = Line()
-    head = asyncio.create_task(line.exchange.head())
-    await asyncio.sleep(1)
-    line.exchange.abort()
-    line.exchange.abort("later")
-    assert await fails(head) == "aborted"
-    assert line.fate == "closed"
-
-
-@timed
-async def test_an_abort_after_the_end_of_an_answer_takes_nothing_back():
-    line = Line()
-    line.feed(HELLO)
-    line.exchange.abort()
-    assert await rest(line.exchange) == [b"hello"]
 
 
 @pytest.mark.parametrize(
@@ -237,62 +114,7 @@ async def test_an_answer_that_is_cut_is_broken(fed, error, says):
     assert await fails(rest(line.exchange)) == says
 
 
-@timed
-async def test_a_body_without_a_length_ends_with_its_connection():
-    line = Line()
-    line.feed(OK + b"\r\nhello")
-    reading = asyncio.create_task(rest(line.exchange))
-    await asyncio.sleep(1)
-    line.lose()
-    assert await reading == [b"hello"]
-
-
-@pytest.mark.parametrize(
-    ("fed", "error", "kind", "says"),
-    [
-        (b"", None, StaleError, "connection closed early (end of stream)"),
-        (b"", OSError("reset"), StaleError, "connection closed early (reset)"),
-        (
-            b"",
-            TimeoutError("nobody took it in"),
-            UnreachableError,
-            "a kept connection is dead: nobody took it in",
-        ),
-        (b"H", None, BrokenError, "connection closed early (end of stream)"),
-        (b"H", TimeoutError("late"), BrokenError, "connection closed early (late)"),
-    ],
-)
-@timed
-async def test_a_kept_connection_that_ends_before_the_first_byte_says_nothing_of_the_engine(
-    fed, error, kind, says
-):
-    line = Line(reused=True)
-    line.feed(fed)
-    line.lose(error)
-    assert await fails(line.exchange.head(), kind) == says
-
-
-@timed
-async def test_a_new_connection_that_times_out_is_broken():
-    line = Line()
-    line.lose(TimeoutError("late"))
-    assert await fails(line.exchange.head()) == "connection closed early (late)"
-
-
 # The request.
-
-
-@pytest.mark.parametrize(
-    ("host", "named"), [("10.0.0.1", "10.0.0.1:80"), ("::1", "[::1]:80"), ("api", "api:80")]
-)
-def test_the_authority_has_brackets_around_ipv6(host, named):
-    assert authority(host, 80) == named
-
-
-def test_a_head_has_its_request_line_its_host_and_its_headers():
-    assert request_head("POST", "/v1", "a:1", [("x", "y"), ("z", "\xe9")]) == (
-        b"POST /v1 HTTP/1.1\r\nhost: a:1\r\nx: y\r\nz: \xe9\r\n\r\n"
-    )
 
 
 CLOSE = b"connection: close\r\n"
@@ -320,34 +142,6 @@ async def test_a_call_sends_one_request_in_one_piece_and_asks_for_the_end(method
     await call("api", 81, method=method, target="/a", headers=[("x", "y")], body=body, connect_s=2)
     assert network.dialled == [("api", 81, None)]
     assert network.connections[0].parts == [sent]
-
-
-@timed
-async def test_the_answer_of_a_call_is_read_and_its_connection_is_not_kept():
-    network, tls = Network(), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    exchange = await call("api", 81, method="GET", target="/", connect_s=2, tls=tls)
-    assert network.dialled == [("api", 81, tls)]
-    exchange.data_received(HELLO)
-    assert await rest(exchange) == [b"hello"]
-    exchange.release()
-    assert network.connections[0].aborted
-
-
-@pytest.mark.parametrize(
-    ("fails", "says"),
-    [
-        (OSError("refused"), "10.0.0.1:81: refused"),
-        (ssl.SSLError("certificate"), "10.0.0.1:81: ('certificate',)"),
-        (TimeoutError(), "10.0.0.1:81: no answer"),
-    ],
-)
-@timed
-async def test_a_host_that_cannot_be_reached_is_named(fails, says):
-    network = Network()
-    network.fails = fails
-    with pytest.raises(UnreachableError) as unreachable:
-        await connect(Exchange, "10.0.0.1", 81, connect_s=2, tls=None)
-    assert str(unreachable.value) == says
 
 
 @timed

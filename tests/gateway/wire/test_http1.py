@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from argosy_gateway.errors import BrokenError, UnreachableError
+from argosy_gateway.errors import BrokenError
 from argosy_gateway.wire import http1
 from tests.support.loops import on_both_loops
 
@@ -131,16 +131,6 @@ async def test_a_malformed_body_is_a_failure_and_never_a_whole_answer(answer):
             await whole(exchange)
 
 
-@on_both_loops
-async def test_nobody_listens():
-    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    with pytest.raises(UnreachableError, match=str(port)):
-        await http1.call("127.0.0.1", port, method="GET", target="/", connect_s=5)
-
-
 class Steps:
     """A server that sends its next part when it is told to."""
 
@@ -186,37 +176,3 @@ async def test_what_is_taken_at_its_arrival_is_not_read_and_what_is_not_taken_is
         steps.next.release()
         assert await reading == b"three"
         assert await exchange.read() == b""
-
-
-@on_both_loops
-async def test_bytes_taken_at_their_arrival_count_as_a_sign_of_life():
-    steps = Steps(CHUNKED, chunk(b"one"), chunk(b"two"))
-    times: list[float] = []
-    async with asked(steps) as exchange:
-        await exchange.head()
-
-        def take(_: bytes) -> bool:
-            assert exchange.waiting_since is not None
-            times.append(exchange.waiting_since)
-            steps.next.release()
-            return len(times) < 2
-
-        exchange.on_arrival = take
-        reading = asyncio.create_task(exchange.read())
-        await asyncio.sleep(0.05)
-        steps.next.release()
-        assert await reading == b"two"
-        assert times[1] - times[0] >= 0.04  # uvloop counts in ms
-
-
-@on_both_loops
-async def test_nothing_is_offered_while_no_reader_waits():
-    steps = Steps(CHUNKED + chunk(b"one"), chunk(b"two"))
-    async with asked(steps) as exchange:
-        await exchange.head()
-        exchange.on_arrival = lambda _: pytest.fail("no reader waits")
-        steps.next.release()
-        async with asyncio.timeout(5):
-            while exchange._buffered < 6:  # noqa: ASYNC110 (no event says so)
-                await asyncio.sleep(0.001)
-        assert await exchange.read() == b"onetwo"

@@ -42,9 +42,3 @@ def test_an_answer_has_the_name_that_was_asked_for_and_its_text_is_the_same(own,
 def test_text_of_the_model_that_looks_like_the_member_stays(text):
     event = json.dumps({"model": "own", "text": text}).encode()
     assert json.loads(restore_model(event, "own", "asked"))["text"] == text
-
-
-def test_the_same_name_costs_nothing():
-    body = b'{"model": "m", "prompt": "x"}'
-    assert rename_model(body, "m", "m") is body
-    assert restore_model(body, "m", "m") is body

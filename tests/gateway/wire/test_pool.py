@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from argosy_gateway.errors import BrokenError, ShortageError, StaleError, UnreachableError
-from argosy_gateway.wire import http1, pool
+from argosy_gateway.wire import pool
 from argosy_gateway.wire.pool import Peer, Pool
 from tests.support.loops import on_both_loops
 
@@ -131,17 +131,6 @@ async def test_after_a_whole_answer_the_next_request_uses_the_same_connection(an
         assert len(w.pool) == 1
 
 
-@on_both_loops
-async def test_a_request_names_its_host_and_says_how_long_it_is_and_asks_for_no_close():
-    async with world(HELLO) as w:
-        await w.whole(body=b"12345")
-        ((_, head),) = w.server.requests
-        assert head == (
-            b"POST / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\na: b\r\ncontent-length: 5\r\n\r\n"
-            % w.peer.port
-        )
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -187,17 +176,6 @@ async def test_an_aborted_request_closes_its_connection(answer):
 
 
 @on_both_loops
-async def test_an_abort_after_the_release_leaves_the_kept_connection_alone():
-    async with world(HELLO, HELLO) as w:
-        exchange = await w.ask()
-        assert await exchange.read() == b"hello"
-        exchange.release()
-        exchange.abort()
-        assert await w.whole() == b"hello"
-        assert w.server.used == [0, 0]
-
-
-@on_both_loops
 async def test_a_released_stream_is_kept_when_the_end_of_its_body_has_come():
     async with world(CHUNKED + b"5\r\nhello\r\n", HELLO) as w:
         exchange = await w.ask()
@@ -206,71 +184,6 @@ async def test_a_released_stream_is_kept_when_the_end_of_its_body_has_come():
         assert len(w.pool) == 0
         w.server.connections[0].write(LAST)
         await w.kept(1)
-        assert await w.whole() == b"hello"
-        assert w.server.used == [0, 0]
-
-
-@pytest.mark.parametrize("rest", [b"1\r\n!\r\n" + LAST, b"1\r\n!", b"x\r\n", LAST + HELLO])
-@on_both_loops
-async def test_a_released_stream_whose_body_goes_on_is_closed(rest):
-    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
-        exchange = await w.ask()
-        assert await exchange.read() == b"hello"
-        exchange.release()
-        w.server.connections[0].write(rest)
-        await w.server.sees_end_of(0)
-        assert len(w.pool) == 0
-
-
-@on_both_loops
-async def test_a_released_answer_with_unread_bytes_is_closed():
-    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
-        exchange = await w.ask()
-        async with asyncio.timeout(5):
-            while not exchange._buffered:  # noqa: ASYNC110 (no event says so)
-                await asyncio.sleep(0.001)
-        exchange.release()
-        await w.server.sees_end_of(0)
-
-
-@on_both_loops
-async def test_a_released_stream_that_never_ends_is_closed():
-    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
-        exchange = await w.ask()
-        assert await exchange.read() == b"hello"
-        exchange.release()
-        await w.server.sees_end_of(0)  # after a second
-        assert len(w.pool) == 0
-
-
-@on_both_loops
-async def test_a_released_stream_whose_connection_breaks_is_forgotten():
-    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
-        exchange = await w.ask()
-        assert await exchange.read() == b"hello"
-        exchange.release()
-        w.server.connections[0].transport.abort()
-        async with asyncio.timeout(5):
-            while exchange._transport is not None:  # noqa: ASYNC110 (no event says so)
-                await asyncio.sleep(0.001)
-        assert len(w.pool) == 0
-
-
-@on_both_loops
-async def test_after_an_answer_that_came_faster_than_it_was_read_the_connection_is_used_again():
-    """The socket is not read while 256 KiB wait."""
-    size = 3_000_000
-    answer = HEAD + b"content-length: %d\r\n\r\n" % size + bytes(size)
-    async with world(answer, HELLO) as w:
-        exchange = await w.ask()
-        async with asyncio.timeout(5):
-            while not exchange._paused:  # noqa: ASYNC110 (no event says so)
-                await asyncio.sleep(0.001)
-        got = 0
-        while part := await exchange.read():
-            got += len(part)
-        assert got == size
-        exchange.release()
         assert await w.whole() == b"hello"
         assert w.server.used == [0, 0]
 
@@ -306,18 +219,6 @@ async def test_the_sweep_closes_what_waits_for_too_long_and_leaves_the_rest():
         assert w.server.ended == {0}
 
 
-@on_both_loops
-async def test_the_latest_connection_is_used_first():
-    async with world(HELLO, HELLO, HELLO) as w:
-        first, second = await w.ask(), await w.ask()
-        for exchange in (first, second):
-            assert await exchange.read() == b"hello"
-        second.release()
-        first.release()
-        assert await w.whole() == b"hello"
-        assert w.server.used == [0, 1, 0]
-
-
 @pytest.mark.parametrize("limits", [{"most_of_one": 1}, {"most": 1}])
 @on_both_loops
 async def test_no_more_connections_are_kept_than_allowed(limits):
@@ -329,19 +230,6 @@ async def test_no_more_connections_are_kept_than_allowed(limits):
         assert len(w.pool) == 1
         await w.server.sees_end_of(1)
         assert w.server.ended == {1}
-
-
-@on_both_loops
-async def test_the_bound_of_all_holds_over_different_peers_and_is_free_again_after_use():
-    async with world(HELLO, HELLO, HELLO, most=1) as w:
-        other = w.peer._replace(uid="other")
-        await w.whole()
-        await w.whole(other)
-        await w.server.sees_end_of(1)
-        w.pool.sweep(lambda peer: peer != w.peer)
-        assert len(w.pool) == 0
-        await w.whole(other)
-        assert len(w.pool) == 1
 
 
 @pytest.mark.parametrize("other", [{"uid": "new"}, {"host": "localhost"}])
@@ -387,16 +275,6 @@ async def test_a_fresh_request_has_a_new_connection_which_is_kept_too():
         exchange.release()
         assert w.server.used == [0, 1]
         assert len(w.pool) == 2
-
-
-@on_both_loops
-async def test_a_connection_that_the_engine_closes_while_it_waits_is_forgotten():
-    async with world(HELLO, HELLO) as w:
-        await w.whole()
-        w.server.connections[0].close()
-        await w.kept(0)
-        await w.whole()
-        assert w.server.used == [0, 1]
 
 
 @on_both_loops
@@ -489,19 +367,3 @@ async def test_a_kept_connection_to_a_pod_that_vanished_ends_when_a_new_one_woul
         exchange = await w.ask()
         with pytest.raises(UnreachableError, match="a kept connection is dead"):
             await exchange.head()
-
-
-def test_a_head_has_no_more_than_it_is_given():
-    head = http1.request_head("GET", "/x", http1.authority("fd00::1", 80), [("a", "b")])
-    assert head == b"GET /x HTTP/1.1\r\nhost: [fd00::1]:80\r\na: b\r\n\r\n"
-
-
-@on_both_loops
-async def test_a_connection_that_was_closed_here_ends_without_an_error():
-    errors = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
-    async with world(HELLO) as w:
-        await w.whole()
-        w.pool.close()
-        await w.server.sees_end_of(0)
-    assert errors == []

@@ -21,15 +21,6 @@ def test_two_texts_share_the_hashes_of_the_chunks_that_they_share(common, first,
     assert [len(one), len(other)] == [len(text) // CHUNK_BYTES for text in texts]
 
 
-def test_a_chunk_that_comes_twice_has_two_hashes():
-    assert len(set(prefixes_of(b"x" * 10 * CHUNK_BYTES))) == 10
-
-
-def test_hashes_are_the_same_in_every_gateway():
-    """Chosen pods follow from them: a change sends every prompt to another pod once."""
-    assert prefixes_of(b"a" * 512) == (0x78B03EFD0A5EA28B, 0x57A810C390FA9F61)
-
-
 def test_text_after_64_kib_is_not_looked_at():
     text = b"y" * LONGEST_BYTES
     assert len(prefixes_of(text + b"z" * 1000)) == 256

@@ -43,15 +43,6 @@ def test_an_event_counts_if_it_has_text_of_the_model(event, events):
     assert passed == event
 
 
-def test_text_is_counted_over_all_feeds_and_each_feed_says_whether_it_had_some():
-    scan = StreamScan(hide_usage=True)
-    seen = []
-    for data in (chat('{"content":"a"}'), b": ping\n\n", chat('{"content":"b"}') * 3, b"data: {"):
-        scan.feed(data)
-        seen.append((scan.content_events, scan.had_content))
-    assert seen == [(1, True), (1, False), (4, True), (4, False)]
-
-
 @pytest.mark.parametrize(
     ("event", "done"),
     [
@@ -119,31 +110,6 @@ def test_usage_is_read_and_its_chunk_hidden_from_a_client_that_did_not_ask(event
 
 
 @pytest.mark.parametrize(
-    "event",
-    [
-        pytest.param(b'data: {"choices":[],"usage":null}\n\n', id="null"),
-        pytest.param(b'data: {"choices":[],"usage":{}}\n\n', id="empty"),
-        pytest.param(b'data: {"choices":[],"usage":{"prompt_tokens":3}}\n\n', id="one count"),
-        pytest.param(ONLY_USAGE.replace(b"3", b'"3"'), id="a text for a number"),
-        pytest.param(ONLY_USAGE.replace(b"2", b"-2"), id="a negative count"),
-        pytest.param(ONLY_USAGE.replace(b"2", b"9" * 400), id="more tokens than a float can hold"),
-        pytest.param(b"data: [{%s}]\n\n" % COUNTS, id="a list"),
-        pytest.param(b'data: {"choices":[],%s\n\n' % COUNTS, id="half of a chunk"),
-        pytest.param(b'data: {"usage": {"a":%s' % (b"[" * 100_000) + b"\n\n", id="too deep"),
-    ],
-)
-def test_usage_that_cannot_be_read_is_passed_on_and_leaves_the_last_one(event):
-    scan, passed = fed(event)
-    assert (scan.usage, passed) == (None, event)
-    later = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":9}}\n\n'
-    usages = []
-    for data in (ONLY_USAGE, event, later):
-        scan.feed(data)
-        usages.append(scan.usage)
-    assert usages == [Usage(3, 2), Usage(3, 2), Usage(3, 9)]
-
-
-@pytest.mark.parametrize(
     ("answer", "usage"),
     [
         ({"usage": {"prompt_tokens": 3, "completion_tokens": 2}}, Usage(3, 2)),
@@ -171,33 +137,3 @@ def test_a_count_of_more_tokens_than_the_answer_has_bytes_is_not_believed():
     assert check_usage(Usage(3, 14), answer_bytes=14) == Usage(3, 14)
     assert check_usage(Usage(3, 15), answer_bytes=14) is None
     assert check_usage(None, answer_bytes=14) is None
-
-
-@pytest.mark.parametrize("line", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
-def test_an_event_is_passed_on_when_it_has_ended_and_not_before(line):
-    events = [b":a", b"data: {}", b": ping", b"event: x" + line + b"data: {}", b"data: [DONE]"]
-    stream = b"".join(event + 2 * line for event in events)
-    ends = []
-    for event in events:
-        ends.append((ends[-1] if ends else 0) + len(event + 2 * line))
-    for cut in range(len(stream) + 1):
-        scan = StreamScan(hide_usage=True)
-        whole = max((end for end in ends if end <= cut), default=0)
-        assert scan.feed(stream[:cut]) == stream[:whole]
-        assert scan.feed(stream[cut:]) == stream[whole:]
-        assert scan.done
-    scan = StreamScan(hide_usage=True)
-    assert b"".join(scan.feed(bytes([byte])) for byte in stream) == stream
-
-
-@pytest.mark.parametrize("cached", [None, "5", -1, 1.5, True])
-def test_cached_tokens_that_are_no_count_are_not_told(cached):
-    usage = {"prompt_tokens": 7, "completion_tokens": 2}
-    details = {"prompt_tokens_details": {"cached_tokens": cached}}
-    assert read_usage({"usage": usage | details}) == Usage(7, 2, None)
-
-
-def test_the_events_of_one_choice_count_also_where_they_name_no_index():
-    scan = StreamScan(hide_usage=False)
-    scan.feed(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 3)
-    assert scan.longest_events == 3
