@@ -22,9 +22,7 @@ Role = Literal["colocated", "prefill", "decode"]
 """colocated: computes prompts and outputs. prefill: computes prompts for decode engines and serves
 no clients. decode: serves clients and pulls their prompts' KV from prefill engines."""
 
-CapacityPolicyName = Literal[
-    "MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "PEAK_NO_EVICT", "PAST_FUTURE", "STATIC"
-]
+CapacityPolicyName = Literal["MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "PAST_FUTURE"]
 """The policies of `core/capacity.py`."""
 
 PreemptionModeName = Literal["recompute", "swap", "auto"]

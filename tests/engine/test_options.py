@@ -101,7 +101,7 @@ def test_a_share_of_the_memory(share):
         (("--max-num-tokens", "0"), "--max-num-batched-tokens must be greater than 0, got 0"),
         (("--long-prefill-token-threshold", "-1"), "write how many tokens of one prompt a step"),
         (("--batching", "fifo"), "choose from 'chunked', 'chunked_equal'"),
-        (("--capacity-policy", "fifo"), "'PEAK_NO_EVICT'"),
+        (("--capacity-policy", "fifo"), "'PAST_FUTURE'"),
         (("--quantization", "int4"), "choose from 'none', 'int8'"),
         (("--quantization", "int8"), "a simulated engine has no weights; leave it out"),
     ],

@@ -57,7 +57,7 @@ def plans(config, runner, work):
         max_size=8,
     ),
     step_tokens=st.sampled_from([32, 100, 256]),
-    policy=st.sampled_from(["MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "PEAK_NO_EVICT"]),
+    policy=st.sampled_from(["MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "PAST_FUTURE"]),
 )
 def test_t51_simulated_and_real_steps_are_the_same(folder, work, step_tokens, policy):
     more = {**OPTIONS, "max_num_batched_tokens": step_tokens, "capacity_policy": policy}

@@ -3,17 +3,14 @@
 MAX_UTILIZATION admits what fits now, and preempts when that was too much. The others look ahead:
 
     GUARANTEED_NO_EVICT  reserves blocks for the longest possible output of every sequence
-    PEAK_NO_EVICT        reserves the most that all can hold at one time: sequences that end give
-                         their blocks back before the others have grown to their ends
-    PAST_FUTURE          the same, with the outputs that lately finished requests had
-    STATIC               GUARANTEED_NO_EVICT, and nothing enters before all have ended
+    PAST_FUTURE          reserves the most that all are expected to hold at one time: sequences that
+                         end give their blocks back before the others have grown to their ends
 
 Example with 100 available blocks and 80 that the admitted sequences may still ask for: a request
 with 10 blocks of prompt and 20 of growth needs 110 under GUARANTEED_NO_EVICT and waits; it needs 10
 and the headroom under MAX_UTILIZATION and enters.
 
-The first two names and STATIC are TensorRT-LLM's; PAST_FUTURE is LightLLM's scheduler (arXiv
-2507.10150), and PEAK_NO_EVICT its test with max_tokens in place of the expected output.
+The first two names are TensorRT-LLM's; PAST_FUTURE is LightLLM's scheduler (arXiv 2507.10150).
 """
 
 from bisect import bisect_right, insort
@@ -37,9 +34,7 @@ __all__ = [
     "Hold",
     "MaxUtilization",
     "PastFuture",
-    "PeakNoEvict",
     "Pressure",
-    "Static",
     "blocked_by",
     "hold_of",
     "peak_blocks",
@@ -114,9 +109,6 @@ class Pressure:
     room: int
     """Blocks that are not held by leases and lost pulls."""
 
-    places: int
-    """Sequences that every step surely computes, if all of them decode."""
-
     block_size: int
 
     holds: Callable[[], list[Hold]]
@@ -152,24 +144,6 @@ class GuaranteedNoEvict:
 
     def finished(self, produced: int) -> None:
         """Nothing to learn."""
-
-
-class PeakNoEvict(GuaranteedNoEvict):
-    """Admits what GUARANTEED_NO_EVICT admits, and more. Never preempts.
-
-    All decodes grow by one token a step, so the one that may grow longest ends last: when the n-th
-    longest ends, n are left. A sequence whose prompt is missing counts with its longest end: it may
-    begin to grow late. The bound holds while each step computes all decodes, so with more
-    sequences than that the policy is GUARANTEED_NO_EVICT.
-    """
-
-    def admits(self, candidate: Candidate, pressure: Pressure) -> bool:
-        if super().admits(candidate, pressure):
-            return True
-        if pressure.admitted >= pressure.places:
-            return False
-        holds = [candidate.hold, *pressure.holds()]
-        return peak_blocks(holds, pressure.block_size) <= pressure.room
 
 
 class MaxUtilization:
@@ -253,18 +227,6 @@ class PastFuture(MaxUtilization):
         return self._lengths[shorter + ceil(self.SHARE * longer) - 1] - hold.produced
 
 
-class Static(GuaranteedNoEvict):
-    """Admits as GUARANTEED_NO_EVICT does, all in one step, and nothing before they have ended."""
-
-    def __init__(self) -> None:
-        self._filling = 0
-
-    def admits(self, candidate: Candidate, pressure: Pressure) -> bool:
-        if not pressure.admitted:
-            self._filling = pressure.step
-        return self._filling == pressure.step and super().admits(candidate, pressure)
-
-
 @dataclass(slots=True)
 class Admission:
     """What one round has admitted so far."""
@@ -289,9 +251,7 @@ class Admission:
 POLICIES: dict[str, Callable[[], CapacityPolicy]] = {
     "MAX_UTILIZATION": MaxUtilization,
     "GUARANTEED_NO_EVICT": GuaranteedNoEvict,
-    "PEAK_NO_EVICT": PeakNoEvict,
     "PAST_FUTURE": PastFuture,
-    "STATIC": Static,
 }
 """By the name that users write."""
 

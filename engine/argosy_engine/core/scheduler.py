@@ -384,7 +384,7 @@ class Scheduler:
 
     def _blocked_by_blocks(self, head: Sequence, hits: list[int]) -> BlockedBy | None:
         """Ask the capacity policy."""
-        size, limits, leased = self.pool.block_size, self.limits, self.leased.values()
+        size, leased = self.pool.block_size, self.leased.values()
         candidate = Candidate(
             prompt_blocks=self.blocks.prompt_blocks(head, hits),
             growth_blocks=self.blocks.growth_of(head),
@@ -398,7 +398,6 @@ class Scheduler:
             admitted=len(self.running) + len(self.pulls) + len(self.arrived),
             step=self.last_step + 1,
             room=self.pool.total - held,
-            places=min(limits.max_num_seqs, limits.max_num_batched_tokens),
             block_size=size,
             holds=self._holds,
         )

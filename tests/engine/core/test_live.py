@@ -28,7 +28,7 @@ NOW = LiveLimits(
         ({"max_num_tokens": "auto"}, {"max_num_batched_tokens": None}),
         ({"long_prefill_token_threshold": 4}, {"long_prefill_token_threshold": 4}),
         ({"long_prefill_token_threshold": 0}, {"long_prefill_token_threshold": 0}),
-        ({"capacity_policy": "PEAK_NO_EVICT"}, {"capacity_policy": "PEAK_NO_EVICT"}),
+        ({"capacity_policy": "PAST_FUTURE"}, {"capacity_policy": "PAST_FUTURE"}),
         ({"batching": "mixed"}, {"batching": "mixed"}),
         ({"tpot_limit_ms": 50}, {"tpot_limit_s": 0.05}),
         ({"tpot_limit_ms": None}, {"tpot_limit_s": 0.0}),
@@ -66,8 +66,8 @@ NAMES = (
         ),
         (
             {"capacity_policy": "static"},
-            "capacity_policy: write one of MAX_UTILIZATION, GUARANTEED_NO_EVICT, PEAK_NO_EVICT, "
-            "PAST_FUTURE, STATIC, not 'static'",
+            "capacity_policy: write one of MAX_UTILIZATION, GUARANTEED_NO_EVICT, "
+            "PAST_FUTURE, not 'static'",
         ),
         (
             {"batching": ["chunked"]},
@@ -132,8 +132,8 @@ def test_a_policy_of_the_same_name_keeps_what_it_learnt_and_another_is_new():
     learnt = scheduler.policy
     scheduler.apply(replace(scheduler.live, max_num_seqs=2), 2048)
     assert scheduler.policy is learnt
-    scheduler.apply(replace(scheduler.live, capacity_policy="STATIC"), 2048)
-    assert scheduler.live.capacity_policy == "STATIC"
+    scheduler.apply(replace(scheduler.live, capacity_policy="GUARANTEED_NO_EVICT"), 2048)
+    assert scheduler.live.capacity_policy == "GUARANTEED_NO_EVICT"
     scheduler.apply(replace(scheduler.live, capacity_policy="MAX_UTILIZATION"), 2048)
     assert scheduler.policy is not learnt
 

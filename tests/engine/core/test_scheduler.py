@@ -14,7 +14,6 @@ from argosy_engine.core.capacity import (
     GuaranteedNoEvict,
     MaxUtilization,
     PastFuture,
-    PeakNoEvict,
 )
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
 from argosy_engine.core.limits import Limits, Refusal
@@ -247,10 +246,11 @@ def test_blocks_of_a_lost_pull_are_used_again_only_after_the_service_let_go_of_t
 
 
 def test_blocks_of_a_lost_pull_are_no_room_for_a_peak():
-    scheduler = make(blocks=8, policy=PeakNoEvict())
+    scheduler = make(blocks=8, policy=PastFuture())
     lost_pull(scheduler, first_token=False, abort=True)
+    scheduler.add(ask("b", 16, max_tokens=16))
     step(scheduler, now=66.0)
-    scheduler.add(ask("b", 64, max_tokens=32))
+    scheduler.add(ask("c", 32, max_tokens=32))
     assert step(scheduler, now=66.0)[0].blocked_by == "kv"
     scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="cancelled", message=""))
     assert step(scheduler, now=66.0)[0].blocked_by is None

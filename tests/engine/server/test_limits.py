@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from argosy_engine.core.capacity import PeakNoEvict
+from argosy_engine.core.capacity import PastFuture
 from argosy_engine.server.admin import Admin
 from tests.kv.nodes import BLOCK, Node, node, until
 
@@ -32,12 +32,12 @@ async def test_limits_change_and_are_shown(engine):
         "tpot_limit_ms": None,
         "step_tokens": 512,
     }
-    sent = {"max_num_seqs": 3, "capacity_policy": "PEAK_NO_EVICT", "tpot_limit_ms": 40}
+    sent = {"max_num_seqs": 3, "capacity_policy": "PAST_FUTURE", "tpot_limit_ms": 40}
     answer = await call(engine, "PUT", "/limits", json=sent)
     assert answer.status_code == 200
     assert answer.json() == {**before, **sent}
     assert (await call(engine, "GET", "/limits")).json() == answer.json()
-    assert isinstance(engine.scheduler.policy, PeakNoEvict)
+    assert isinstance(engine.scheduler.policy, PastFuture)
 
 
 async def test_they_hold_from_the_next_step_on_for_streams_that_run(engine):
