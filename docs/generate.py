@@ -30,7 +30,7 @@ from argosy_gateway.wire.openai import TRANSPORT
 from argosy_law.decision import MEANING, Rule
 from argosy_law.pace.gates import GATES
 from argosy_law.sim.flags import FIGURES, FLAGS
-from argosy_operator.adapters import rate_limit
+from argosy_operator.adapters import cluster
 from argosy_operator.adapters.prometheus import metrics, server
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import RUNBOOK, ConditionType, Reason
@@ -400,10 +400,10 @@ def _rules(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 OWN_LIMITS = (
-    ("calls to the API server a second (`--kube-api-qps`)", f"{rate_limit.QPS:g}"),
-    ("calls after a quiet time (`--kube-api-burst`)", rate_limit.BURST),
-    ("calls to the API server under way", rate_limit.AT_ONCE),
-    ("time of one call; a write also ends with the leader's term", f"{rate_limit.CALL_S:g} s"),
+    ("calls to the API server a second (`--kube-api-qps`)", f"{cluster.QPS:g}"),
+    ("calls after a quiet time (`--kube-api-burst`)", cluster.BURST),
+    ("calls to the API server under way", cluster.AT_ONCE),
+    ("time of one call; a write also ends with the leader's term", f"{cluster.CALL_S:g} s"),
     ("time of one round of a fleet", f"{loop.ROUND_LIMIT_S:g} s"),
     ("engines of a fleet asked at once", concurrency.PODS_AT_ONCE),
     ("time for all engines of a fleet in one round", f"{concurrency.PODS_DEADLINE_S:g} s"),

@@ -32,8 +32,8 @@ _LARGEST = {CONFIG: 4 << 20, INDEX: 64 << 20}
 
 
 def wanted(files: Iterable[RemoteFile], *, any_weights: bool) -> tuple[RemoteFile, ...]:
-    """Weights, settings and tokenizer at the top of the model's folder. Pickles never are: to load
-    one is to run it. FetchError if the model cannot be served from what is left.
+    """Return weights, settings and tokenizer at the top of the model's folder. Pickles never are:
+    to load one is to run it. FetchError if the model cannot be served from what is left.
 
     `any_weights`: the fleet has an engine image of its own, which may read other files than ours.
     """
@@ -66,8 +66,8 @@ def wanted(files: Iterable[RemoteFile], *, any_weights: bool) -> tuple[RemoteFil
 
 
 def _refuse_twins(files: Iterable[RemoteFile]) -> None:
-    """Two files of one name would be written over each other; where the claim's file system knows
-    no case, so would `A.json` and `a.json`."""
+    """Refuse two files of one name: they would be written over each other. Where the claim's file
+    system knows no case, `A.json` and `a.json` are such files."""
     seen: dict[str, str] = {}
     for file in files:
         if (other := seen.get(file.name.casefold())) is not None:
@@ -145,7 +145,7 @@ _Config = Mapping[str, Any]
 
 
 def check_config(path: Path, *, any_architecture: bool) -> None:
-    """FetchError for a `config.json` of a model that our engine does not run.
+    """Raise FetchError for a `config.json` of a model that our engine does not run.
 
     `any_architecture`: the fleet has an engine image of its own, which may run others. Ids that end
     a text are not looked at: generation_config.json may replace them, and it comes later.

@@ -40,7 +40,7 @@ class Progress:
         self._size = self._most = 0
 
     def begin(self, folder: Path, size: int) -> None:
-        """The unfinished files are in `folder`; all together have `size` bytes."""
+        """Count what comes into `folder` from now on; all files together have `size` bytes."""
         self._size = size
         self._folder = folder
 
@@ -58,7 +58,7 @@ class Progress:
 
 @contextmanager
 def serving(port: int) -> Iterator[tuple[Progress, int]]:
-    """A progress that is served while the block runs, and its port. If the port is taken, the block
+    """Serve a progress while the block runs; yield it and its port. If the port is taken, the block
     runs without showing its progress."""
     progress = Progress()
 
@@ -74,7 +74,7 @@ def serving(port: int) -> Iterator[tuple[Progress, int]]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nothing: the log is about files."""
+            """Write nothing: the log is about files."""
 
     try:
         server = ThreadingHTTPServer(("", port), Handler, bind_and_activate=False)
@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit status 0: the model is there. 1: it is not, and the result says why."""
+    """Run the command. Exit status 0: the model is there. 1: it is not, and the result says why."""
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     for client in ("httpx", "httpx2"):  # they log URLs whole, with passwords and signatures
@@ -165,7 +165,7 @@ def _fill(options: argparse.Namespace) -> Filled:
 
 
 def _source_of(uri: str) -> Source:
-    """The source that a model's URI names. FetchError(BadArgument) for another URI."""
+    """Return the source that a model's URI names. FetchError(BadArgument) for another URI."""
     if hub := hub_address(uri):
         from argosy_fetch.hub import Hub
 

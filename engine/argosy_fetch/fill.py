@@ -54,9 +54,9 @@ def fill(
     any_architecture: bool = False,
     begins: Callable[[Path, int], None] = lambda _folder, _size: None,
 ) -> Filled:
-    """The model of `source` below `root`, fetched if it is not there. `owner` is the fleet: two
-    fleets with one claim do not write to the same file. `begins` is told the folder of unfinished
-    files, and the bytes of all. FetchError says why it cannot be."""
+    """Return the model of `source` below `root`, fetched if it is not there. `owner` is the fleet:
+    two fleets with one claim do not write to the same file. `begins` is told the folder of
+    unfinished files, and the bytes of all. FetchError says why it cannot be."""
     listing = source.listing()
     files = wanted(listing.files, any_weights=any_architecture)
     size = sum(file.size for file in files)
@@ -88,7 +88,7 @@ def fill(
 
 
 def _small_first(file: RemoteFile) -> tuple[bool, bool, int]:
-    """config.json comes first, and then the index: by them the rest may be refused."""
+    """Sort config.json first, and then the index: by them the rest may be refused."""
     return file.name != CONFIG, file.name != INDEX, file.size
 
 
@@ -132,7 +132,7 @@ def _append(source: Source, file: RemoteFile, part: Path) -> None:
 
 
 def _why_unfit(path: Path, file: RemoteFile) -> str | None:
-    """How the file differs from what its source says; None if it does not."""
+    """Return how the file differs from what its source says; None if it does not."""
     size = path.stat().st_size
     if size > file.size:
         return f"more than {file.size} bytes came"
@@ -163,7 +163,7 @@ def _digest(path: Path, kind: str, size: int) -> str:
 
 
 def _partial(root: Path, owner: str, listing: Listing) -> Path:
-    """The folder for unfinished files. Those of other commits are of no use any more."""
+    """Return the folder for unfinished files. Those of other commits are of no use any more."""
     mine = root / PARTIAL / owner
     partial = mine / listing.commit
     for other in mine.glob("*"):

@@ -73,7 +73,7 @@ class Hub:
 
     @contextmanager
     def _answer(self, url: str, what: str, start: int = 0) -> Iterator[Any]:
-        """The hub's answer from byte `start` on, of which nothing is read yet."""
+        """Return the hub's answer from byte `start` on, of which nothing is read yet."""
         # Bytes as they are stored: a compressed answer has another length.
         headers = {"User-Agent": "argosy-fetch", "Accept-Encoding": "identity"}
         if token := get_token():
@@ -118,7 +118,7 @@ class Hub:
 
 
 def _check_status(answer: Any, what: str, start: int) -> None:
-    """FetchError for an answer that refuses, RestartedError for one that begins elsewhere."""
+    """Raise FetchError for an answer that refuses, RestartedError for one that begins elsewhere."""
     where, code = constants.ENDPOINT, answer.status_code
     if start and code in (200, 416):
         raise RestartedError
@@ -139,7 +139,7 @@ def _check_status(answer: Any, what: str, start: int) -> None:
 
 
 def _parsed(answer: Any) -> dict[str, Any]:
-    """The JSON object of an answer that is no longer, and takes no longer, than a listing."""
+    """Return the JSON object of an answer that is no longer than a listing, nor takes longer."""
     body, deadline = bytearray(), time.monotonic() + LISTING_S
     for piece in answer.iter_raw():
         body += piece
@@ -164,8 +164,8 @@ def _file(sibling: Any) -> RemoteFile:
 
 
 def _why_not_there(here: Any, there: Any) -> str | None:
-    """Why a redirect is not followed; None if it is. Metadata services of clouds and what listens
-    for this pod alone lie on addresses that no other host needs to send clients to."""
+    """Return why a redirect is not followed; None if it is. Metadata services of clouds and what
+    listens for this pod alone lie on addresses that no other host needs to send clients to."""
     if here.scheme == "https" and there.scheme != "https":
         return f"to {there.scheme}://{there.host}, without TLS"
     if there.host != here.host and _is_near(there.host):

@@ -70,7 +70,7 @@ class Bucket:
         return Listing(commit, f"s3/{place}/{commit}", tuple(files))
 
     async def _objects(self) -> Any:
-        """The store says itself whether more pages follow, so they have a time together."""
+        """List the objects, all pages within one time: only the store says if more follow."""
         try:
             async with asyncio.timeout(LISTING_S):
                 found: Any = await obstore.list_with_delimiter_async(
@@ -89,8 +89,8 @@ class Bucket:
                 yield bytes(chunk)
 
     def _md5(self, path: str, etag: str) -> tuple[tuple[str, str], ...]:
-        """The ETag of an object is its MD5 if it was put in one part, and no key of KMS or of a
-        customer encrypts it. Only the headers of the object say that."""
+        """Return the ETag of an object as its MD5, which it is if the object was put in one part
+        and no key of KMS or of a customer encrypts it. Only the headers of the object say that."""
         if not _MD5.fullmatch(etag):
             return ()
         url = obstore.sign(self._store, "HEAD", path, timedelta(minutes=10))
@@ -118,8 +118,8 @@ class Bucket:
 
 
 def _shortened(said: str) -> str:
-    """The client begins with what it asked and ends with the innermost cause, such as a certificate
-    of an unknown authority."""
+    """Keep what the client says first and last: it begins with what it asked and ends with the
+    innermost cause, such as a certificate of an unknown authority."""
     half = _LONGEST // 2
     return said if len(said) <= _LONGEST else f"{said[:half]} … {said[-half:]}"
 
@@ -129,7 +129,8 @@ _NO_STATUS = re.compile(r"\w+://\S+|\b[\d.]+(?:ns|µs|ms|s)\b")
 
 
 def _reason(error: Exception, said: str) -> FetchReason:
-    """Stores answer a list of nothing with the status alone, so the text is looked at too."""
+    """Choose the reason by the error, and by its text: stores answer a list of nothing with the
+    status alone."""
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
         return "SourceForbidden"
     if isinstance(error, exceptions.NotFoundError | FileNotFoundError):

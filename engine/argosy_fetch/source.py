@@ -79,7 +79,7 @@ class Source(Protocol):
         """Resolve the revision, and name every file."""
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
-        """The file's bytes from `start` on. It may begin earlier: see `RestartedError`."""
+        """Return the file's bytes from `start` on. It may begin earlier: see `RestartedError`."""
 
 
 class RestartedError(Exception):
@@ -97,12 +97,12 @@ MAIN = "main"
 
 
 def hub_address(uri: str) -> tuple[str, str] | None:
-    """Repository and revision of an hf:// URI; None for another one."""
+    """Return repository and revision of an hf:// URI; None for another one."""
     found = _HUB.fullmatch(uri)
     return None if found is None else (found["repo"], found["revision"] or MAIN)
 
 
 def s3_address(uri: str) -> tuple[str, str] | None:
-    """Bucket and prefix of an s3:// URI; None for another one."""
+    """Return bucket and prefix of an s3:// URI; None for another one."""
     found = _S3.fullmatch(uri)
     return None if found is None else (found["bucket"], found["prefix"])

@@ -26,7 +26,7 @@ _bound: ContextVar[Mapping[str, object]] = ContextVar("log_subject", default=_NO
 
 
 def bind(**subject: object) -> None:
-    """Lines of this task, and of tasks that it starts from now on, are about `subject`.
+    """Let lines of this task, and of tasks that it starts from now on, be about `subject`.
 
     The keys are those of a line; None removes one.
     """
@@ -35,7 +35,7 @@ def bind(**subject: object) -> None:
 
 @contextlib.contextmanager
 def about(**subject: object) -> Iterator[None]:
-    """`bind` until the block ends."""
+    """Let lines be about `subject`, as `bind` does, until the block ends."""
     token = _bound.set({**_bound.get(), **subject})
     try:
         yield
@@ -66,7 +66,7 @@ def _crash(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 
 def _subject(record: logging.LogRecord) -> dict[str, object]:
-    """What the line is about: its own `extra` before what is bound."""
+    """Return what the line is about: its own `extra` before what is bound."""
     found = {**_bound.get(), **vars(record)}
     return {key: found[key] for key in _SUBJECT if found.get(key) is not None}
 

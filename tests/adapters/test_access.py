@@ -47,7 +47,7 @@ async def test_in_a_cluster_the_api_server_is_reached_without_a_proxy(
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "203.0.113.7")
     monkeypatch.delenv("KUBECONFIG", raising=False)
     async with ApiServer(places=1, work_s=0.0).serving(tmp_path) as config:
-        host = (await Access(config).login()).server
+        host = (await Access(config).configuration()).host
 
         def in_cluster(configuration: Configuration) -> None:
             configuration.host = host
@@ -55,7 +55,7 @@ async def test_in_a_cluster_the_api_server_is_reached_without_a_proxy(
         monkeypatch.setattr(access, "load_incluster_config", in_cluster)
         async with ApiCluster(Access(), Term(), lambda *_: None) as cluster:
             assert await cluster.get("Lease", "ns", "absent") is None
-        assert (await Access().login()).proxy is None
+        assert (await Access().configuration()).proxy is None
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ async def test_a_kubeconfigs_server_has_the_environments_proxy_as_for_kubectl(
     server: str, proxy: str | None, tmp_path: Path
 ) -> None:
     of = Access(kubeconfig(tmp_path, server))
-    assert (await of.login()).proxy == proxy
+    assert (await of.configuration()).proxy == proxy
     assert (await of.configuration()).proxy == proxy

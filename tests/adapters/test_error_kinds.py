@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kubernetes.aio.client import ApiException
 
-from argosy_operator.adapters.cluster import classified
+from argosy_operator.adapters.cluster import classify
 from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.core.snapshot.actions import ErrorKind
 
@@ -15,7 +15,7 @@ def answered(code: int, body: object, headers: dict[str, str] | None = None) -> 
     error = ApiException(status=code, reason="what HTTP calls it")
     error.body = body if isinstance(body, str | None) else json.dumps(body)
     error.headers = headers
-    return classified(error, "apply Service chat")
+    return classify(error, "apply Service chat")
 
 
 def said(code: int, message: str, reason: str = "", **details: Any) -> ErrorKind:

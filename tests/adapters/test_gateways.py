@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from argosy_law.signals.direct import Load, Reading
 from argosy_operator.adapters import gateways
-from argosy_operator.adapters.gateways import HttpGateways, handovers_of, load_of, progress_of
+from argosy_operator.adapters.gateways import (
+    HttpGateways,
+    parse_handovers,
+    parse_load,
+    parse_progress,
+)
 from argosy_operator.core.snapshot.pods import (
     FailingPair,
     GatewayLoad,
@@ -32,7 +37,7 @@ def seen(reason="silent", failures=3):
 def test_the_pairs_of_an_answer():
     rows = [row(), row(decode="d2", reason="crc_error")]
     data = json.dumps({"failing": rows, "handed_over": {}}).encode()
-    assert handovers_of(data).failing == {
+    assert parse_handovers(data).failing == {
         FailingPair("p", "d", "silent", 3, since_s=9.5, last_s=2),
         FailingPair("p", "d2", "crc_error", 3, since_s=9.5, last_s=2),
     }
@@ -41,13 +46,13 @@ def test_the_pairs_of_an_answer():
 @pytest.mark.parametrize("age", [-0.5, math.inf, math.nan, "5", None])
 def test_an_answer_with_an_age_that_is_none_says_nothing(age):
     good = {"failing": [row()], "handed_over": {"p": 1}}
-    assert handovers_of(json.dumps(good).encode()) != Handovers()
+    assert parse_handovers(json.dumps(good).encode()) != Handovers()
     for bad in (
         {**good, "handed_over": {"p": age}},
         {**good, "failing": [row(since_s=age)]},
         {**good, "failing": [row(last_s=age)]},
     ):
-        assert handovers_of(json.dumps(bad).encode()) == Handovers()
+        assert parse_handovers(json.dumps(bad).encode()) == Handovers()
 
 
 @given(
@@ -62,9 +67,9 @@ def test_an_answer_with_an_age_that_is_none_says_nothing(age):
     )
 )
 def test_any_other_answer_names_nobody(value):
-    assert handovers_of(json.dumps(value).encode()).failing == frozenset()
+    assert parse_handovers(json.dumps(value).encode()).failing == frozenset()
     data = json.dumps({"failing": [row(failures=value)], "handed_over": {}}).encode()
-    assert handovers_of(data).failing <= {seen(failures=value if isinstance(value, int) else 0)}
+    assert parse_handovers(data).failing <= {seen(failures=value if isinstance(value, int) else 0)}
 
 
 @contextlib.asynccontextmanager
@@ -152,8 +157,8 @@ def load_said(**other):
 
 
 def test_the_load_of_an_answer():
-    assert load_of(load_said(), "g-1", 50.0) == GatewayLoad(2, 0.5, READING)
-    assert load_of(load_said(more="of a newer gateway"), "g-1", 50.0) == GatewayLoad(
+    assert parse_load(load_said(), "g-1", 50.0) == GatewayLoad(2, 0.5, READING)
+    assert parse_load(load_said(more="of a newer gateway"), "g-1", 50.0) == GatewayLoad(
         2, 0.5, READING
     )
 
@@ -171,7 +176,7 @@ def test_the_load_of_an_answer():
     ids=str,
 )
 def test_work_that_cannot_be_makes_the_whole_answer_worthless(other):
-    assert load_of(load_said(**other), "g-1", 50.0) is None
+    assert parse_load(load_said(**other), "g-1", 50.0) is None
 
 
 @pytest.mark.parametrize(
@@ -190,13 +195,13 @@ def test_work_that_cannot_be_makes_the_whole_answer_worthless(other):
     ids=str,
 )
 def test_counters_that_cannot_be_make_the_whole_answer_worthless(other):
-    assert load_of(load_said(**other), "g-1", 50.0) is None
+    assert parse_load(load_said(**other), "g-1", 50.0) is None
 
 
 @pytest.mark.parametrize("left", [None, 0, 1, "true", []], ids=repr)
 def test_a_gateway_has_left_a_pod_only_if_it_says_true(left):
     said = {"e1": {"requests": 0, "left": left}}
-    load = load_of(load_said(on_pods=said), "g-1", 50.0)
+    load = parse_load(load_said(on_pods=said), "g-1", 50.0)
     assert load == GatewayLoad(2, 0.5, READING, on_pods={"e1": 0})
 
 
@@ -213,7 +218,7 @@ DIGEST = "0123456789abcdef"
     ids=["not read", "in use", "refused"],
 )
 def test_an_answer_says_which_settings_the_gateway_looked_at(said):
-    load = load_of(load_said(settings=said), "g-1", 50.0)
+    load = parse_load(load_said(settings=said), "g-1", 50.0)
     assert load == GatewayLoad(
         2, 0.5, READING, settings=SettingsRead(said["digest"], said["refused"])
     )
@@ -236,11 +241,11 @@ def test_an_answer_says_which_settings_the_gateway_looked_at(said):
     ids=str,
 )
 def test_settings_that_cannot_be_make_the_whole_answer_worthless(said):
-    assert load_of(load_said(settings=said), "g-1", 50.0) is None
+    assert parse_load(load_said(settings=said), "g-1", 50.0) is None
 
 
 def test_the_answer_of_another_pod_with_the_address_says_nothing():
-    assert load_of(load_said(pod="g-2"), "g-1", 50.0) is None
+    assert parse_load(load_said(pod="g-2"), "g-1", 50.0) is None
 
 
 @pytest.mark.parametrize(
@@ -261,8 +266,8 @@ def test_the_answer_of_another_pod_with_the_address_says_nothing():
     ids=str,
 )
 def test_a_load_that_cannot_be_is_none(other):
-    assert load_of(load_said(**other), "g-1", 50.0) is None
-    assert load_of(load_said(in_flight=10**9), "g-1", 50.0) == GatewayLoad(10**9, 0.5, READING)
+    assert parse_load(load_said(**other), "g-1", 50.0) is None
+    assert parse_load(load_said(in_flight=10**9), "g-1", 50.0) == GatewayLoad(10**9, 0.5, READING)
 
 
 @given(
@@ -275,9 +280,9 @@ def test_a_load_that_cannot_be_is_none(other):
     )
 )
 def test_any_other_answer_says_nothing_of_a_load(value):
-    assert load_of(json.dumps(value).encode(), "g-1", 50.0) is None
+    assert parse_load(json.dumps(value).encode(), "g-1", 50.0) is None
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_a_progress_or_none(data):
-    progress_of(data)
+    parse_progress(data)

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.adapters.access import Access
-from argosy_operator.adapters.cluster import ApiCluster
+from argosy_operator.adapters.cluster import ApiCluster, RateLimiter
 from argosy_operator.adapters.lease import TERM_S, Term
 from argosy_operator.adapters.protocols import ClusterError
-from argosy_operator.adapters.rate_limit import RateLimiter
 from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.adapters.api_server import ApiServer
 from tests.support.virtual import run

@@ -9,7 +9,7 @@ import pytest
 
 from argosy_engine.model import spec
 from argosy_fetch import check, cli
-from argosy_operator.adapters.gateways import progress_of
+from argosy_operator.adapters.gateways import parse_progress
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.pods import FetchProgress
 
@@ -39,4 +39,4 @@ def test_the_operator_reads_the_progress_that_the_job_tells(tmp_path: Path) -> N
     assert said.read() is None
     said.begin(tmp_path, 10)
     (tmp_path / "model.safetensors.part").write_bytes(b"1234")
-    assert progress_of(json.dumps(said.read()).encode()) == FetchProgress(4, 10)
+    assert parse_progress(json.dumps(said.read()).encode()) == FetchProgress(4, 10)

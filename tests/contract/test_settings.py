@@ -5,7 +5,7 @@ from typing import Any
 
 from argosy_gateway.options import Settings
 from argosy_gateway.server.admin import read_load
-from argosy_operator.adapters.gateways import load_of
+from argosy_operator.adapters.gateways import parse_load
 from argosy_operator.core.snapshot.names import SETTINGS_KEY
 from argosy_operator.core.snapshot.objects import child_key
 from argosy_operator.core.snapshot.snapshot import LoopMemory
@@ -31,7 +31,7 @@ def rolled_out(spec: dict[str, Any], *read: dict[str, str]) -> str:
     take = Settings(running)
     for data in read:
         take(data)
-    said = load_of(json.dumps(read_load(running)).encode(), NAME, NOW)
+    said = parse_load(json.dumps(read_load(running)).encode(), NAME, NOW)
     found = status(World(spec, pods=PODS, said={NAME: said}))
     return next(f"{c.status} {c.reason}" for c in found.conditions if c.type == "RolledOut")
 
@@ -50,7 +50,7 @@ def test_a_gateway_that_cannot_use_what_is_rendered_refuses_it() -> None:
     running = gateway_of(served_names=(), settings_name="chat-gateway", pod_name=NAME)
     newer = rendered({})[SETTINGS_KEY].replace("leastLoad", "of-a-newer-operator")
     Settings(running)({SETTINGS_KEY: newer})
-    said = load_of(json.dumps(read_load(running)).encode(), NAME, NOW)
+    said = parse_load(json.dumps(read_load(running)).encode(), NAME, NOW)
     assert said is not None
     assert said.settings is not None
     assert "of-a-newer-operator" in said.settings.refused

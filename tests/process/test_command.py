@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.adapters import rate_limit
+from argosy_operator.adapters import cluster
 from argosy_operator.cli import main
 from argosy_operator.core.budgets import Budgets
 from argosy_operator.shell import app
@@ -28,7 +28,7 @@ def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(SystemExit):
         main(["run", "--prometheus-url", "https://p", "--prometheus-token-file", str(token)])
     assert given[0].prometheus_access.token_file == token
-    assert (given[0].kube_api_qps, given[0].kube_api_burst) == (rate_limit.QPS, rate_limit.BURST)
+    assert (given[0].kube_api_qps, given[0].kube_api_burst) == (cluster.QPS, cluster.BURST)
     with pytest.raises(SystemExit):
         main(["run", "--kube-api-qps", "20", "--kube-api-burst", "30"])
     assert (given[1].kube_api_qps, given[1].kube_api_burst) == (20, 30)

@@ -19,7 +19,7 @@ from hypothesis.stateful import initialize, rule
 
 from argosy_gateway.pods.pairs import Pairs
 from argosy_gateway.server.admin import failing_pairs, handover_ages
-from argosy_operator.adapters.gateways import handovers_of
+from argosy_operator.adapters.gateways import parse_handovers
 from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
 from argosy_operator.core.steps.recycling import FRESH_S
 from tests.support.faults import FaultyWorld
@@ -58,7 +58,7 @@ class Gateway:
         pods = [SimpleNamespace(uid=uid, name=name) for uid, name in self.known.items()]
         fleet: Any = SimpleNamespace(directory=SimpleNamespace(pairs=self.pairs, all=lambda: pods))
         answer = {"failing": failing_pairs(fleet), "handed_over": handover_ages(fleet)}
-        return handovers_of(json.dumps(answer).encode())
+        return parse_handovers(json.dumps(answer).encode())
 
     async def load(self, ip: str, name: str) -> GatewayLoad:
         """As one of an older version: it does not say which settings it uses."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.adapters.gateways import load_of
+from argosy_operator.adapters.gateways import parse_load
 from argosy_operator.core.snapshot.pods import GatewayLoad, Handovers
 from tests.support.world import World
 
@@ -64,7 +64,7 @@ class ZeroWorld(World):
     def said(self, name: str) -> GatewayLoad | None:
         idle_s = 0.0 if self.in_flight else self.now - self.active_at
         answer = {"pod": name, "in_flight": self.in_flight, "idle_s": idle_s}
-        return load_of(json.dumps(answer).encode(), name, self.now)
+        return parse_load(json.dumps(answer).encode(), name, self.now)
 
     def ask(self, requests: int) -> None:
         self.waiting += requests

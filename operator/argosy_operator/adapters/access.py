@@ -1,9 +1,8 @@
 """How the API server is reached: one configuration for both of the operator's clients.
 
 `Access` reads the mounted ServiceAccount or a kubeconfig (tokens, certificates, exec users)
-through `kubernetes.aio` and hands the result to `cluster.py` and, through `login()`, to kopf, whose
-own login handlers support neither exec users nor rotated tokens. Credentials are read again every
-minute.
+through `kubernetes.aio`, for `cluster.py` and for kopf (`shell/trigger.py`), whose own login
+handlers support neither exec users nor rotated tokens. Credentials are read again every minute.
 
 In a cluster the API server is reached without a proxy. With a kubeconfig the environment counts as
 it does for kubectl, which Python's own reading does not give: NO_PROXY may name networks, and
@@ -13,7 +12,6 @@ loopback has no proxy.
 import os
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,27 +32,6 @@ class AccessError(Exception):
     """No usable credentials; the message says where the operator looked for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
-    """The credentials as values, for kopf's client."""
-
-    server: str
-    """URL of the API server."""
-    ca_path: str | None
-    """File of the certificate authority; None: that of the system."""
-    verify: bool
-    """False only if the kubeconfig says insecure-skip-tls-verify."""
-    cert_path: str | None
-    """File of the client certificate."""
-    key_path: str | None
-    """File of its key."""
-    scheme: str | None
-    """Of the Authorization header, such as Bearer."""
-    token: str | None
-    proxy: str | None
-    """URL of the proxy to the API server."""
-
-
 class Access:
     """Credentials from `kubeconfig`, $KUBECONFIG, the pod's ServiceAccount or ~/.kube."""
 
@@ -64,7 +41,7 @@ class Access:
         self.context = context
 
     async def configuration(self) -> Configuration:
-        """A new configuration, which reads its credentials again once a minute."""
+        """Return a new configuration, which reads its credentials again once a minute."""
         configuration = Configuration()
         if await self._fill(configuration):
             hook: Any = _Reread(self._fill)  # the client's own type for it is None
@@ -74,22 +51,8 @@ class Access:
         configuration.client_session_kwargs = {"trust_env": False}
         return configuration
 
-    async def login(self) -> Login:
-        configuration = await self.configuration()
-        scheme, _, token = (configuration.api_key.get("BearerToken") or "").strip().partition(" ")
-        return Login(
-            server=configuration.host,
-            ca_path=configuration.ssl_ca_cert,
-            verify=configuration.verify_ssl,
-            cert_path=configuration.cert_file,
-            key_path=configuration.key_file,
-            scheme=scheme.capitalize() or None,
-            token=token.strip() or None,
-            proxy=configuration.proxy,
-        )
-
     def namespace(self) -> str:
-        """The namespace that kubectl uses: that of the context, else `default`.
+        """Return the namespace that kubectl uses: that of the context, else `default`.
 
         Raises AccessError for a context that the kubeconfig does not have.
         """
@@ -127,7 +90,7 @@ class Access:
 
 
 def _proxy(server: str) -> str | None:
-    """The environment's proxy for the API server. One of another kind than HTTP is left out."""
+    """Return the environment's proxy for the API server, unless it is of another kind than HTTP."""
     host = urlsplit(server).hostname or ""
     if host in ("localhost", "::1") or host.startswith("127."):
         return None

@@ -2,14 +2,15 @@
 
 Paths come from a fixed table of kinds instead of discovery: the operator touches these kinds and
 no others, so what it may do can be read here and compared with the chart's RBAC. Every call waits
-for a slot (`rate_limit.py`) and has a deadline. A write also asks the gate of `lease.py` once it
+for a slot (`RateLimiter`) and has a deadline. A write also asks the gate of `lease.py` once it
 has its slot, ends with the leader's term at the latest, and is counted. Every failure is raised as
 `ClusterError`.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -20,11 +21,14 @@ from kubernetes.aio.dynamic import DynamicClient, Resource
 from argosy_law.record import parse_json
 from argosy_operator.adapters.access import Access, AccessError
 from argosy_operator.adapters.protocols import ClusterError, Gate
-from argosy_operator.adapters.rate_limit import RateLimiter
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.names import FIELD_MANAGER
 from argosy_operator.core.snapshot.objects import Object
 
+QPS = 100.0
+BURST = 200
+AT_ONCE = 32
+CALL_S = 10.0
 PAGE = 500
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 """`_call` sets the deadline: aiohttp rounds its own up to whole seconds, and does not count the
@@ -57,6 +61,47 @@ LONGEST_RETRY_AFTER_S = 300.0
 """A longer Retry-After would leave a fleet without a round for too long."""
 
 CountWrite = Callable[[str, str], None]
+
+
+class RateLimiter:
+    """Limit calls: after a start every fleet needs a round of nine, which would time out in a queue
+    of their own. The Lease has an `ApiCluster` of its own, so that it never waits behind a fleet.
+
+    `qps` calls a second on average, `burst` after a quiet time, `at_once` at the same time.
+
+    `deadline_s` is the longest that one call may last once it has begun; the time spent waiting
+    here is not part of it. Calls begin in the order in which they came.
+    """
+
+    def __init__(
+        self,
+        qps: float = QPS,
+        burst: int = BURST,
+        at_once: int = AT_ONCE,
+        deadline_s: float = CALL_S,
+    ) -> None:
+        self.at_once, self.deadline_s = at_once, deadline_s
+        self._gap_s = 1.0 / qps
+        self._ahead_s = (burst - 1) * self._gap_s
+        self._free = asyncio.Semaphore(at_once)
+        self._next_at = float("-inf")
+
+    @asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait until one more call is within the limits; the call is made inside the block."""
+        async with self._free:
+            now = asyncio.get_running_loop().time()
+            begin = max(self._next_at, now - self._ahead_s)
+            self._next_at = begin + self._gap_s
+            if begin > now:
+                await asyncio.sleep(begin - now)
+            yield
+
+
+def lease_limiter() -> RateLimiter:
+    """Return a limiter of one call at a time, of which two fit into a term: a slow API server does
+    not end the term, and a call that was lost is repeated in time."""
+    return RateLimiter(at_once=1, deadline_s=4.0)
 
 
 class ApiCluster:
@@ -100,7 +145,7 @@ class ApiCluster:
             await self._api.close()
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
-        """Every object of the kind (in all namespaces for None), page by page."""
+        """Return every object of the kind (in all namespaces for None), page by page."""
         path = self._kinds[kind].path(namespace=namespace)
         found: list[Object] = []
         more: str | None = None
@@ -125,7 +170,7 @@ class ApiCluster:
         await self._call("get", path, f"list {kind}", limit=1)
 
     async def served(self, api_version: str) -> frozenset[str]:
-        """Plural names of the kinds of a group and version, as clients discover them."""
+        """Return plural names of the kinds of a group and version, as clients discover them."""
         groups = (await self.page("/apis"))["groups"]
         if api_version not in {v["groupVersion"] for g in groups for v in g["versions"]}:
             return frozenset()
@@ -229,7 +274,7 @@ class ApiCluster:
         return await self._call("post", path, f"create {kind} {name}", body=obj)
 
     async def page(self, path: str) -> Object:
-        """GET of a path that is no resource, such as /openid/v1/jwks."""
+        """Get a path that is no resource, such as /openid/v1/jwks."""
         accept = {"Accept": "application/jwk-set+json, application/json"}  # it answers 406 else
         return await self._call("get", path, f"get {path}", header_params=accept)
 
@@ -260,8 +305,8 @@ class ApiCluster:
         limit_s: Callable[[], float] | None = None,
         **params: Any,
     ) -> Object:
-        """One call. `limit_s` is asked once the call has its slot: the term may have ended while it
-        waited."""
+        """Make one call. `limit_s` is asked once the call has its slot: the term may have ended
+        while it waited."""
         client: DynamicClient = self._kinds["Pod"].client
         async with self._limiter.slot():
             longest_s = limit_s() if limit_s else self._limiter.deadline_s
@@ -275,7 +320,7 @@ class ApiCluster:
                         **params,
                     )
             except ApiException as error:
-                raise classified(error, what) from error
+                raise classify(error, what) from error
             except TimeoutError as error:
                 message = f"no answer within {longest_s:.1f} s"
                 raise ClusterError(ErrorKind.TRANSPORT, what, message) from error
@@ -297,8 +342,8 @@ def _identity(obj: Object) -> tuple[str, str, str]:
     return obj["kind"], meta["namespace"], meta["name"]
 
 
-def classified(error: ApiException, what: str) -> ClusterError:
-    """The server's Status as a ClusterError: by its `reason`, else by the HTTP status."""
+def classify(error: ApiException, what: str) -> ClusterError:
+    """Return the server's Status as a ClusterError: by its `reason`, else by the HTTP status."""
     try:
         status = parse_json(error.body or "{}")
     except ValueError:
@@ -313,7 +358,7 @@ def classified(error: ApiException, what: str) -> ClusterError:
 
 
 def _seconds(header: str | None) -> float | None:
-    """Retry-After in seconds, bounded; None for none and for a date."""
+    """Return Retry-After in seconds, bounded; None for none and for a date."""
     if header is None or not (header.isascii() and header.isdigit()):
         return None
     return min(float(header), LONGEST_RETRY_AFTER_S)

@@ -42,7 +42,7 @@ class HttpEngines:
         await self._http.aclose()
 
     async def load(self, ip: str, fleet: FleetKey, uid: str) -> Load | None:
-        """GET /drain; None if the pod does not answer, or not as an engine does."""
+        """Ask for GET /drain. Return None if the pod does not answer, or not as an engine does."""
         answer = await self._ask("GET", ip, fleet, uid)
         if answer is None:
             return None

@@ -51,22 +51,22 @@ class HttpGateways:
         await self._http.aclose()
 
     async def handovers(self, ip: str) -> Handovers:
-        """GET /pairs."""
+        """Ask for GET /pairs."""
         data = await self._get(ip, GATEWAY_ADMIN_PORT, "/pairs")
-        return Handovers() if data is None else handovers_of(data)
+        return Handovers() if data is None else parse_handovers(data)
 
     async def load(self, ip: str, name: str) -> GatewayLoad | None:
-        """GET /load."""
+        """Ask for GET /load."""
         data = await self._get(ip, GATEWAY_ADMIN_PORT, "/load")
-        return None if data is None else load_of(data, name, self._clock())
+        return None if data is None else parse_load(data, name, self._clock())
 
     async def progress(self, ip: str) -> FetchProgress | None:
-        """GET /progress."""
+        """Ask for GET /progress."""
         data = await self._get(ip, FETCH_PORT, "/progress")
-        return None if data is None else progress_of(data)
+        return None if data is None else parse_progress(data)
 
     async def _get(self, ip: str, port: int, path: str) -> bytes | None:
-        """The answer's body; None if there is none in time, or not one of success."""
+        """Return the answer's body; None if there is none in time, or not one of success."""
         host = f"[{ip}]" if ":" in ip else ip
         try:
             async with (
@@ -83,8 +83,8 @@ class HttpGateways:
             return None
 
 
-def progress_of(data: bytes) -> FetchProgress | None:
-    """What an answer says; None for one that no Job of ours writes."""
+def parse_progress(data: bytes) -> FetchProgress | None:
+    """Return what an answer says; None for one that no Job of ours writes."""
     try:
         answer = parse_json(data)
         here, of = answer["bytes"], answer["of"]
@@ -95,8 +95,8 @@ def progress_of(data: bytes) -> FetchProgress | None:
         return None
 
 
-def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
-    """What an answer of the gateway `name` says at `now`, in seconds since the epoch.
+def parse_load(data: bytes, name: str, now: float) -> GatewayLoad | None:
+    """Return what an answer of the gateway `name` says at `now`, in seconds since the epoch.
 
     None if another pod has its address by now, or if no gateway writes such an answer.
     """
@@ -119,7 +119,7 @@ def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
 
 
 def _settings(answer: dict[str, Any]) -> SettingsRead | None:
-    """What it says of its settings. Raises ValueError or KeyError if that is not so much."""
+    """Return what it says of its settings. Raises ValueError or KeyError if that is not so much."""
     if "settings" not in answer:  # a gateway that was started with arguments
         return None
     digest, refused = answer["settings"]["digest"], answer["settings"]["refused"]
@@ -150,8 +150,8 @@ def _load(answer: dict[str, Any]) -> Load:
     )
 
 
-def handovers_of(data: bytes) -> Handovers:
-    """What an answer says; nothing of one that a gateway does not write."""
+def parse_handovers(data: bytes) -> Handovers:
+    """Return what an answer says; nothing of one that a gateway does not write."""
     try:
         answer = parse_json(data)
         failing = frozenset(_pair(row) for row in answer["failing"][:MOST_PAIRS])
@@ -173,14 +173,14 @@ def _pair(row: dict[str, Any]) -> FailingPair:
 
 
 def _number(value: object) -> float:
-    """A time or a count. Raises ValueError for a number that is none."""
+    """Return a time or a count. Raises ValueError for a number that is none."""
     if not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is neither a time nor a count")
     return float(value)
 
 
 def _whole(value: object) -> int:
-    """A count of requests. Raises ValueError for a number that is none."""
+    """Return a count of requests. Raises ValueError for a number that is none."""
     if type(value) is not int or not 0 <= value <= MOST_IN_FLIGHT:
         raise ValueError(f"{value!r} is no count of requests")
     return value

@@ -60,14 +60,14 @@ class Term:
         return self._until - self._clock()
 
     def allowance_s(self, longest_s: float) -> float:
-        """How long a write that begins now may last; see `protocols.Gate`."""
+        """Return how long a write that begins now may last; see `protocols.Gate`."""
         left_s = self.left_s - MARGIN_S
         if left_s < LEAST_S:
             raise ClusterError(ErrorKind.NOT_LEADER, "write", "this replica does not lead")
         return min(longest_s, left_s)
 
     def extend(self, asked_at: float) -> None:
-        """The Lease is ours, by a call that was sent at `asked_at`."""
+        """Begin the term anew: the Lease is ours, by a call that was sent at `asked_at`."""
         self._until = asked_at + TERM_S
 
     def close(self) -> None:
@@ -105,11 +105,11 @@ class Lease:
                     looked(None)
                     return
             except (ClusterError, TimeoutError) as error:
-                failed = _text(error)
+                failed = _describe(error)
                 if logged != failed:
                     logged = failed
                     log.warning("the Lease cannot be read or written; trying again: %s", logged)
-                if not _refused(error):
+                if not _is_refusal(error):
                     refused_at = None
                 elif refused_at is None:
                     refused_at = self._term.now()
@@ -132,7 +132,7 @@ class Lease:
                         break
                 pause_s = RETRY_S
             except (ClusterError, TimeoutError) as error:
-                pause_s, failed = AGAIN_S, _text(error)
+                pause_s, failed = AGAIN_S, _describe(error)
                 reason = f"the Lease could not be renewed: {failed}"
                 log.warning("%s", reason)
             renewed(failed)
@@ -156,13 +156,13 @@ class Lease:
         for _ in range(CONFLICTS):
             asked_at = self._term.now()
             lease = self._ours or await self._get()
-            if lease is not None and not self._free(lease):
+            if lease is not None and not self._is_free(lease):
                 return False
             try:
                 if lease is None:
-                    self._ours = await self._cluster.create_ungated(self._fresh())
+                    self._ours = await self._cluster.create_ungated(self._new_lease())
                 else:
-                    self._ours = await self._cluster.replace(self._taken(lease))
+                    self._ours = await self._cluster.replace(self._claim(lease))
             except ClusterError as error:
                 self._ours = None
                 if error.kind not in (ErrorKind.CONFLICT, ErrorKind.EXISTS, ErrorKind.NOT_FOUND):
@@ -175,8 +175,9 @@ class Lease:
     async def _get(self) -> Object | None:
         return await self._cluster.get("Lease", self._namespace, self._name)
 
-    def _free(self, lease: Object) -> bool:
-        """Ours, given up, or not renewed for its duration since it was first seen like this."""
+    def _is_free(self, lease: Object) -> bool:
+        """Whether the Lease is ours, given up, or was not renewed for its duration since it was
+        first seen like this."""
         spec = lease["spec"]
         if spec.get("holderIdentity") in (self._holder, "", None):
             return True
@@ -186,7 +187,7 @@ class Lease:
             self._seen = (says, now)
         return now - self._seen[1] >= float(spec.get("leaseDurationSeconds") or DURATION_S)
 
-    def _fresh(self) -> Object:
+    def _new_lease(self) -> Object:
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -194,7 +195,7 @@ class Lease:
             "spec": self._spec(transitions=0, acquired=_now()),
         }
 
-    def _taken(self, lease: Object) -> Object:
+    def _claim(self, lease: Object) -> Object:
         old = lease["spec"]
         ours = old.get("holderIdentity") == self._holder
         transitions = int(old.get("leaseTransitions") or 0) + (not ours)
@@ -211,11 +212,11 @@ class Lease:
         }
 
 
-def _text(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return str(error) or f"no answer within {TRY_S:.0f} s"
 
 
-def _refused(error: Exception) -> bool:
+def _is_refusal(error: Exception) -> bool:
     refusals = (ErrorKind.FORBIDDEN, ErrorKind.UNAUTHORIZED)
     return isinstance(error, ClusterError) and error.kind in refusals
 

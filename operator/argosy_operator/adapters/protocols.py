@@ -47,7 +47,7 @@ class Cluster(Protocol):
     async def apply(
         self, obj: Object, uid: str | None, *, status: bool = False, manager: str = FIELD_MANAGER
     ) -> Object:
-        """Server-side apply as the field manager. With a uid: forced, and only on the object that
+        """Apply server-side as the field manager. With a uid: forced, and only on the object that
         has it. With a resourceVersion in its metadata: only if it is still that one."""
 
     async def scale(
@@ -103,7 +103,7 @@ class Metrics(Protocol):
     """Measurements of fleets. Never raises: what is not known arrives as Unknown."""
 
     async def measure(self, fleet: ServingDeployment, pods: FleetPods) -> Measurement:
-        """The fleet's share of the newest round; starts a round if there is none in time."""
+        """Return the fleet's share of the newest round; starts a round if there is none in time."""
 
 
 class Engines(Protocol):
@@ -121,36 +121,29 @@ class TrustSource(Protocol):
     """Who signs service-account tokens in this cluster. Never raises."""
 
     async def issuer(self) -> Issuer | None:
-        """What the API server said last; None if it has not said it yet."""
-
-
-class NoTrust:
-    """A `TrustSource` that knows nothing: where no pods are made."""
-
-    async def issuer(self) -> Issuer | None:
-        return None
+        """Return what the API server said last; None if it has not said it yet."""
 
 
 class Gateways(Protocol):
     """The admin port of gateway pods."""
 
     async def handovers(self, ip: str) -> Handovers:
-        """What this gateway has seen; nothing if the pod does not answer in time."""
+        """Return what this gateway has seen; nothing if the pod does not answer in time."""
 
     async def load(self, ip: str, name: str) -> GatewayLoad | None:
-        """The requests of the gateway with this name; None if it does not answer in time."""
+        """Return the requests of the gateway with this name; None if it does not answer in time."""
 
 
 class Fetchers(Protocol):
     """The port of pods that fetch a model."""
 
     async def progress(self, ip: str) -> FetchProgress | None:
-        """How far this one is; None if it does not answer in time."""
+        """Return how far this one is; None if it does not answer in time."""
 
 
 class Gate(Protocol):
     """Asked before every write. It closes before another replica may lead."""
 
     def allowance_s(self, longest_s: float) -> float:
-        """Seconds that a write which begins now may last, `longest_s` at most. Raises
+        """Return seconds that a write which begins now may last, `longest_s` at most. Raises
         ClusterError(NOT_LEADER) if this process does not lead for long enough to write."""

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from argosy_operator.adapters import rate_limit
 from argosy_operator.adapters.access import Access
-from argosy_operator.adapters.cluster import ApiCluster
+from argosy_operator.adapters.cluster import BURST, QPS, ApiCluster, RateLimiter, lease_limiter
 from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.adapters.gateways import HttpGateways
 from argosy_operator.adapters.lease import RETRY_S, Lease, Term
@@ -59,9 +58,9 @@ class Options:
     metrics_port: int = 8081
     kubeconfig: str | None = None
     """None: $KUBECONFIG, else the pod's ServiceAccount."""
-    kube_api_qps: float = rate_limit.QPS
+    kube_api_qps: float = QPS
     """Calls a second to the API server on average, without those of the Lease and of watches."""
-    kube_api_burst: int = rate_limit.BURST
+    kube_api_burst: int = BURST
     account: Account | None = None
     """This pod's service account, which engines obey; None outside of a cluster."""
     gpu_budgets: Budgets = field(default_factory=Budgets)
@@ -82,10 +81,10 @@ async def run(options: Options) -> int:
         allowed=options.prometheus_allowed,
         access=options.prometheus_access,
     )
-    limiter = rate_limit.RateLimiter(options.kube_api_qps, options.kube_api_burst)
+    limiter = RateLimiter(options.kube_api_qps, options.kube_api_burst)
     async with (
         ApiCluster(access, term, metrics.count_write, limiter) as cluster,
-        ApiCluster(access, term, metrics.count_write, rate_limit.lease_limiter()) as lease_cluster,
+        ApiCluster(access, term, metrics.count_write, lease_limiter()) as lease_cluster,
     ):
         board = BudgetBoard(options.gpu_budgets)
         trust = ClusterTrust(cluster, options.account)

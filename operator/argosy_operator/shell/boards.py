@@ -30,7 +30,7 @@ class Learning:
         """When the fleet came that came last; infinite before the first one."""
 
     def fleet_came(self) -> None:
-        """A fleet is seen for the first time."""
+        """Note a fleet that is seen for the first time."""
         self._newest_at = self._monotonic()
 
     def done(self) -> bool:
@@ -58,7 +58,7 @@ class BudgetBoard:
         self._found_at = float("-inf")
 
     def cap(self, key: FleetKey, targeted: int) -> Cap | None:
-        """GPUs that the fleet may hold; None if no shared budget is about it.
+        """Return GPUs that the fleet may hold; None if no shared budget is about it.
 
         `targeted`: GPUs of its targets as they are. That is its cap while the board does not know
         enough to give it more or less."""
@@ -80,7 +80,7 @@ class BudgetBoard:
             self._caps = None
 
     def withdraw(self, key: FleetKey) -> None:
-        """The fleet is gone."""
+        """Forget a fleet that is gone."""
         if self._bids.pop(key, None) is not None:
             self._caps = None
 
@@ -114,17 +114,17 @@ class RolloutBoard:
         return True
 
     def look_s(self) -> float:
-        """When a fleet that waits for its place should ask again; infinite if none gets one."""
+        """Return when a fleet that waits for a place asks again; infinite if none gets one."""
         if self._limit == 0:
             return float("inf")
         return max(LOOK_S, LOOK_PER_FLEET_S * len(self._rolling))
 
     def publish(self, key: FleetKey, *, rolling: bool) -> None:
-        """What the fleet's last round found."""
+        """Note what the fleet's last round found."""
         if key not in self._rolling:
             self._learning.fleet_came()
         self._rolling[key] = rolling
 
     def withdraw(self, key: FleetKey) -> None:
-        """The fleet is gone."""
+        """Forget a fleet that is gone."""
         self._rolling.pop(key, None)

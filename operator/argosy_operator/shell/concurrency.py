@@ -43,12 +43,13 @@ class RoundSlots:
 
 
 def rounds_at_once(qps: float) -> int:
-    """Rounds whose calls fit into `ROUND_S` at `qps` calls a second."""
+    """Return rounds whose calls fit into `ROUND_S` at `qps` calls a second."""
     return max(LEAST_ROUNDS, int(qps * ROUND_S / CALLS_PER_ROUND))
 
 
 async def call_all(calls: Sequence[Callable[[], Awaitable[T]]], late: T) -> list[T]:
-    """Results of calls to pods, in their order; `late` for those not done in `PODS_DEADLINE_S`.
+    """Return results of calls to pods, in their order; `late` for those not done in
+    `PODS_DEADLINE_S`.
 
     A pod on a dead node costs a whole time-out; 160 of them one after the other would take longer
     than a round may last. The calls start in random order: where time is too short for all, each

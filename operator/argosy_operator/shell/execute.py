@@ -53,8 +53,8 @@ class StoppedError(Exception):
 async def execute(
     cluster: Cluster, engines: Engines, fleet: ServingDeployment, actions: Sequence[Action]
 ) -> tuple[Outcome, ...]:
-    """Outcomes in the order of the actions, those of engines last. Raises StoppedError if the other
-    actions would fail as well."""
+    """Return outcomes in the order of the actions, those of engines last. Raises StoppedError if
+    the other actions would fail as well."""
     outcomes: list[Outcome] = []
     undone: set[str] = set()
     calls: list[HastenDrain | TakeWorkAgain] = []
@@ -66,7 +66,7 @@ async def execute(
             calls.append(action)
             continue
         try:
-            outcomes.append(await _one(cluster, fleet, action))
+            outcomes.append(await _execute_one(cluster, fleet, action))
         except ClusterError as error:
             undone.add(key_of(action))
             kind = await error_kind(cluster, fleet, error)
@@ -79,12 +79,14 @@ async def execute(
             if sum(outcome.error is ErrorKind.FAILED for outcome in outcomes) >= MOST_FAILED:
                 break
     key = (fleet.namespace, fleet.name)
-    await call_all([partial(_call, engines, key, action) for action in calls], late=False)
+    await call_all([partial(_call_engine, engines, key, action) for action in calls], late=False)
     return (*outcomes, *map(Outcome, calls))
 
 
-async def _call(engines: Engines, fleet: FleetKey, action: HastenDrain | TakeWorkAgain) -> bool:
-    """One call to an engine. If it does not answer, the next round calls again."""
+async def _call_engine(
+    engines: Engines, fleet: FleetKey, action: HastenDrain | TakeWorkAgain
+) -> bool:
+    """Call one engine. If it does not answer, the next round calls again."""
     match action:
         case HastenDrain(_, ip, uid):
             return await engines.drain(ip, fleet, uid)
@@ -93,7 +95,7 @@ async def _call(engines: Engines, fleet: FleetKey, action: HastenDrain | TakeWor
 
 
 async def error_kind(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> ErrorKind:
-    """FAILED instead of TRANSPORT if the server answers another call."""
+    """Return FAILED instead of TRANSPORT if the server answers another call."""
     if error.kind is not ErrorKind.TRANSPORT:
         return error.kind
     try:
@@ -103,7 +105,7 @@ async def error_kind(cluster: Cluster, fleet: ServingDeployment, error: ClusterE
     return ErrorKind.FAILED
 
 
-async def _one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Outcome:
+async def _execute_one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Outcome:
     namespace = fleet.namespace
     match action:
         case Create(obj):

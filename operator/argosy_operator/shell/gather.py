@@ -23,7 +23,6 @@ from argosy_operator.adapters.protocols import (
     Gateways,
     Measurement,
     Metrics,
-    NoTrust,
     TrustSource,
 )
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
@@ -113,8 +112,8 @@ class Sources:
     """Default images of engines and gateways, which are rendered into Deployments."""
     budget: BudgetBoard = field(default_factory=BudgetBoard)
     rollouts: RolloutBoard = field(default_factory=RolloutBoard)
-    trust: TrustSource = field(default_factory=NoTrust)
-    """Who signs the tokens by which pods know each other."""
+    trust: TrustSource | None = None
+    """Who signs the tokens by which pods know each other. None where no pods are made."""
     gateways: Gateways | None = None
     """None: they are not asked about handovers and requests."""
     fetchers: Fetchers | None = None
@@ -124,43 +123,45 @@ class Sources:
 async def gather(
     sources: Sources, fleet: ServingDeployment, memory: LoopMemory, clock: Clock
 ) -> Snapshot:
-    """Everything that `plan` may know. Raises ClusterError if a list cannot be read."""
+    """Read everything that `plan` may know. Raises ClusterError if a list cannot be read."""
     selector = f"{names.FLEET}={fleet.name}"
     kinds = (*CHILD_KINDS, "ReplicaSet", "Pod")
     cluster, namespace = sources.cluster, fleet.namespace
     lists, named = await asyncio.gather(
         asyncio.gather(*(cluster.list(kind, namespace, selector) for kind in kinds)),
-        _named(cluster, fleet, memory),
+        _get_by_name(cluster, fleet, memory),
     )
     *listed, replica_sets, raw_pods = lists
     children: dict[ChildKey, Object] = {
         child_key(child): child for kind in listed for child in kind
     }
     children |= named
-    children |= await _service(cluster, fleet, children)
-    children |= await _fetching(cluster, fleet)
-    pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
+    children |= await _get_service(cluster, fleet, children)
+    children |= await _get_fetch_objects(cluster, fleet)
+    pods = owned_pods(raw_pods, replica_sets, _deployment_uids(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
     due = due and not memory.listen  # a start from zero does not wait for Prometheus
     zero = fleet.spec.goes_to_zero and not fleet.spec.paused
-    uncounted = [pod for pod in _loaded(pods, memory) if not pod.admin]
+    uncounted = [pod for pod in _engines_to_ask(pods, memory) if not pod.admin]
     asks = zero or (due and fleet.spec.metrics.ask_gateways) or bool(uncounted)
-    requests = await _gateway_loads(sources.gateways, pods) if asks else {}
+    requests = await _ask_gateways(sources.gateways, pods) if asks else {}
     loads, handovers, measured = await asyncio.gather(
-        _loads(sources.engines, fleet, pods, memory),
-        _handovers(sources.gateways, fleet, pods),
-        sources.metrics.measure(fleet, fleet_pods(pods, requests.values())) if due else _nothing(),
+        _ask_engines(sources.engines, fleet, pods, memory),
+        _ask_handovers(sources.gateways, fleet, pods),
+        sources.metrics.measure(fleet, fleet_pods(pods, requests.values()))
+        if due
+        else _measure_nothing(),
     )
     loads |= {pod.uid: load_by_gateways(pod.uid, pods, requests) for pod in uncounted}
     unsettled = not is_rolled_out(fleet.status.conditions, fleet.metadata.generation)
-    if not asks and (unsettled or _without_metrics(fleet, measured)):
-        requests = await _gateway_loads(sources.gateways, pods)
+    if not asks and (unsettled or _lacks_metrics(fleet, measured)):
+        requests = await _ask_gateways(sources.gateways, pods)
     flips = fleet.spec.flips_roles
-    sets = _replica_sets(replica_sets, _deployments(children, fleet)) if flips else {}
-    issuer = await sources.trust.issuer()
+    sets = _parse_replica_sets(replica_sets, _deployment_uids(children, fleet)) if flips else {}
+    issuer = await sources.trust.issuer() if sources.trust else None
     fetching = tuple(pod_of(raw) for raw in raw_pods if controller_of(raw, "Job"))
     seen = Observed(children, pods, loads, measured, issuer, handovers, sets, requests, fetching)
-    seen = replace(seen, fetch_progress=await _progress(sources.fetchers, fetching))
+    seen = replace(seen, fetch_progress=await _ask_progress(sources.fetchers, fetching))
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     key = (fleet.namespace, fleet.name)
     if snapshot.newer_images and not fleet.spec.paused and sources.rollouts.allows(key):
@@ -200,15 +201,16 @@ def compose(
     clock: Clock,
     follows: bool = False,
 ) -> Snapshot:
-    """What was read and is rendered. Pure. `follows`: running pods take the `default` images."""
-    owned = _owned(seen.children, fleet)
+    """Combine what was read with what is rendered. Pure. `follows`: running pods take the `default`
+    images."""
+    owned = _keep_owned(seen.children, fleet)
     fleet = as_fetched(as_chosen(fleet, owned), seen.children)
     deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
     images, others = choose_images(fleet, deployments.values(), default, follows=follows)
     gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
     called = all(pod.tls for pod in gateways)
     engine_fleet = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
-    asked = _revision(engine_fleet, deployments, images)
+    digits, made_of = _find_revision(engine_fleet, deployments, images)
     # Engines that ask for tokens until they are gone need gateways that show them until then.
     verifies = fleet.spec.verifies_peers
     shows_token = verifies or any(map(verifies_callers, deployments.values()))
@@ -216,13 +218,15 @@ def compose(
     callers = Callers.of(fleet, images, seen.pods)
     trust = render_callers(fleet, seen.issuer, callers, required=required)
     wanted = [*(trust if shows_token else ()), *render_network_policy(fleet), *fetch.claim(fleet)]
-    wanted += _front(fleet, images, owned, callers, shows_token=shows_token) + render_roles(fleet)
-    metrics, heard = _known(fleet, seen, memory, clock)
+    wanted += _render_gateways(
+        fleet, images, owned, callers, shows_token=shows_token
+    ) + render_roles(fleet)
+    metrics, heard = _combine_metrics(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
-        revision=asked.digits,
+        revision=digits,
         wanted=tuple(wanted),
-        engines=_engines(engine_fleet, asked, images, deployments),
+        engines=_render_engines(engine_fleet, (digits, made_of), images, deployments),
         children=seen.children,
         pods=seen.pods,
         now=clock.now,
@@ -245,58 +249,50 @@ def compose(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Revision:
-    """The revision that the spec asks for."""
-
-    digits: str
-    made_of: str
-    """Digest of what they are made from."""
-
-
-def _revision(
+def _find_revision(
     fleet: ServingDeployment, deployments: Mapping[str, Object], images: Images
-) -> _Revision:
-    """Pods that run in another template of the same inputs keep their revision."""
+) -> tuple[str, str]:
+    """Return the revision of the spec, and the digest of what it is made from. Pods that run in
+    another template of the same inputs keep theirs."""
     roles = {name for name, _ in fleet.spec.active_roles()}
     engines = [d for d in deployments.values() if role_of(d) in roles]
     made_of = digest(inputs(fleet, engine_image=images.engine))
     live = made_from(engines, made_of)
     if live is not None:
-        return _Revision(live["metadata"]["labels"][names.REVISION], made_of)
-    return _Revision(revision(fleet, engine_image=images.engine), made_of)
+        return live["metadata"]["labels"][names.REVISION], made_of
+    return revision(fleet, engine_image=images.engine), made_of
 
 
-def _engines(
+def _render_engines(
     fleet: ServingDeployment,
-    asked: _Revision,
+    asked: tuple[str, str],
     images: Images,
     deployments: Mapping[str, Object],
 ) -> dict[RoleName, Object]:
-    """The Deployment of each role in the revision; none while its model is not fetched: it would
-    hold its GPUs for nothing."""
+    """Return the Deployment of each role in the revision; none while its model is not fetched: it
+    would hold its GPUs for nothing."""
     if fleet.spec.model.fetch is not None and fleet.fetched_model is None:
         return {}
-    engines: dict[RoleName, Object] = {}
+    (digits, made_of), engines = asked, dict[RoleName, Object]()
     for name, _ in fleet.spec.active_roles():
-        live = deployments.get(names.engine_deployment(fleet.name, name, asked.digits))
-        pod = EnginePod.of(fleet, name, asked.digits, images, live)
+        live = deployments.get(names.engine_deployment(fleet.name, name, digits))
+        pod = EnginePod.of(fleet, name, digits, images, live)
         engines[name] = keep_template(
-            note_inputs(workload.deployment(pod), asked.made_of, TEMPLATE), live
+            note_inputs(workload.deployment(pod), made_of, TEMPLATE), live
         )
     return engines
 
 
-def _without_metrics(fleet: ServingDeployment, measured: Measurement | None) -> bool:
+def _lacks_metrics(fleet: ServingDeployment, measured: Measurement | None) -> bool:
     if measured is None:
         return False
     return why_unavailable(measured.metrics, goals_of(fleet.spec).windows) is not None
 
 
-def _known(
+def _combine_metrics(
     fleet: ServingDeployment, seen: Observed, memory: LoopMemory, clock: Clock
 ) -> tuple[FleetMetrics | None, Heard]:
-    """The metrics of this round, and what gateways have said of their load until now."""
+    """Return the metrics of this round, and what gateways have said of their load until now."""
     windows = goals_of(fleet.spec).windows
     pods = fleet_pods(seen.pods, seen.gateway_loads.values())
     heard = alone.heard(memory.heard, pods.readings, clock.now, windows)
@@ -305,16 +301,17 @@ def _known(
     return alone.known(seen.measured.metrics, heard, pods.ready_gateways, clock.now, windows)
 
 
-async def _named(
+async def _get_by_name(
     cluster: Cluster, fleet: ServingDeployment, memory: LoopMemory
 ) -> dict[ChildKey, Object]:
-    """Children that are read by their name: to list ConfigMaps would be to read those of others."""
+    """Get the children that are read by their name: to list ConfigMaps would be to read those of
+    others."""
     name, namespace = fleet.name, fleet.namespace
     kind = "ConfigMap"
     found = await asyncio.gather(
         cluster.get(kind, namespace, names.peers(name)),
         cluster.get(kind, namespace, names.settings(name)),
-        _learnt(cluster, fleet, memory),
+        _get_learnt(cluster, fleet, memory),
     )
     keys = (
         (kind, names.peers(name)),
@@ -324,18 +321,20 @@ async def _named(
     return {key: child for key, child in zip(keys, found, strict=True) if child is not None}
 
 
-async def _learnt(cluster: Cluster, fleet: ServingDeployment, memory: LoopMemory) -> Object | None:
+async def _get_learnt(
+    cluster: Cluster, fleet: ServingDeployment, memory: LoopMemory
+) -> Object | None:
     """Read until the law had its first metrics, and then kept in memory."""
     if memory.learnt_read or not by_law(fleet.spec):
         return None
     return await cluster.get("ConfigMap", fleet.namespace, names.learnt(fleet.name))
 
 
-async def _service(
+async def _get_service(
     cluster: Cluster, fleet: ServingDeployment, listed: Mapping[ChildKey, Object]
 ) -> dict[ChildKey, Object]:
-    """The Service to which the fleet's address leads, if no list has it: a stranger's carries no
-    label of ours, and clients reach it all the same."""
+    """Get the Service to which the fleet's address leads, if no list has it: a stranger's carries
+    no label of ours, and clients reach it all the same."""
     key = ("Service", fleet.name)
     if key in listed:
         return {}
@@ -343,8 +342,8 @@ async def _service(
     return {} if found is None else {key: found}
 
 
-async def _fetching(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey, Object]:
-    """The Job that fetches the model, its account and the claim that it fills, by their names."""
+async def _get_fetch_objects(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey, Object]:
+    """Get the Job that fetches the model, its account and the claim that it fills, by name."""
     keys: list[ChildKey] = [("Job", names.fetch_job(fleet.name))] if may_have_job(fleet) else []
     keys += [(CLAIM, fleet.model_claim)] if fleet.model_claim else []
     fetch = fleet.spec.model.fetch
@@ -354,8 +353,8 @@ async def _fetching(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey
     return {key: obj for key, obj in zip(keys, found, strict=True) if obj is not None}
 
 
-def _loaded(pods: tuple[Pod, ...], memory: LoopMemory) -> list[Pod]:
-    """Engine pods of which this round must know how busy they are."""
+def _engines_to_ask(pods: tuple[Pod, ...], memory: LoopMemory) -> list[Pod]:
+    """Return engine pods of which this round must know how busy they are."""
     return [
         pod
         for pod in pods
@@ -367,16 +366,16 @@ def _loaded(pods: tuple[Pod, ...], memory: LoopMemory) -> list[Pod]:
     ]
 
 
-async def _loads(
+async def _ask_engines(
     engines: Engines, fleet: ServingDeployment, pods: tuple[Pod, ...], memory: LoopMemory
 ) -> dict[str, Load | None]:
     key = (fleet.namespace, fleet.name)
-    asked = [(pod.uid, pod.ip) for pod in _loaded(pods, memory) if pod.ip and pod.admin]
+    asked = [(pod.uid, pod.ip) for pod in _engines_to_ask(pods, memory) if pod.ip and pod.admin]
     answers = await call_all([partial(engines.load, ip, key, uid) for uid, ip in asked], None)
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 
 
-async def _handovers(
+async def _ask_handovers(
     gateways: Gateways | None, fleet: ServingDeployment, pods: tuple[Pod, ...]
 ) -> Handovers:
     if gateways is None or fleet.spec.mode != "disaggregated":
@@ -386,7 +385,9 @@ async def _handovers(
     return reduce(Handovers.join, await call_all(asked, Handovers()), Handovers())
 
 
-async def _progress(fetchers: Fetchers | None, pods: tuple[Pod, ...]) -> dict[str, FetchProgress]:
+async def _ask_progress(
+    fetchers: Fetchers | None, pods: tuple[Pod, ...]
+) -> dict[str, FetchProgress]:
     if fetchers is None:
         return {}
     asked = [(p.name, p.ip) for p in pods if p.ip and p.started and p.alive and p.running]
@@ -395,7 +396,7 @@ async def _progress(fetchers: Fetchers | None, pods: tuple[Pod, ...]) -> dict[st
     return {name: answer for (name, _), answer in pairs if answer is not None}
 
 
-async def _gateway_loads(
+async def _ask_gateways(
     gateways: Gateways | None, pods: tuple[Pod, ...]
 ) -> dict[str, GatewayLoad | None]:
     if gateways is None:
@@ -406,7 +407,8 @@ async def _gateway_loads(
 
 
 def fleet_pods(pods: tuple[Pod, ...], said: Iterable[GatewayLoad | None] = ()) -> FleetPods:
-    """The pods whose metrics count, out of those that the fleet owns, and what gateways `said`."""
+    """Return the pods whose metrics count, out of those that the fleet owns, and what gateways
+    `said`."""
     gateways = [pod for pod in pods if pod.role == names.GATEWAY_ROLE]
     ready = frozenset(pod.name for pod in gateways if pod.alive and pod.ready)
     return FleetPods(
@@ -417,8 +419,10 @@ def fleet_pods(pods: tuple[Pod, ...], said: Iterable[GatewayLoad | None] = ()) -
     )
 
 
-def _replica_sets(found: Iterable[Object], deployments: Collection[str]) -> dict[str, ReplicaSet]:
-    """The ReplicaSets of these Deployments, by uid."""
+def _parse_replica_sets(
+    found: Iterable[Object], deployments: Collection[str]
+) -> dict[str, ReplicaSet]:
+    """Return the ReplicaSets of these Deployments, by uid."""
     sets = {}
     for child in found:
         meta, labels = child["metadata"], child["metadata"].get("labels") or {}
@@ -434,22 +438,25 @@ def _replica_sets(found: Iterable[Object], deployments: Collection[str]) -> dict
     return sets
 
 
-async def _nothing() -> None:
+async def _measure_nothing() -> None:
     return None
 
 
-def _owned(children: Mapping[ChildKey, Object], fleet: ServingDeployment) -> dict[ChildKey, Object]:
-    """The fleet's own. An object of another owner may have a child's name and its labels."""
+def _keep_owned(
+    children: Mapping[ChildKey, Object], fleet: ServingDeployment
+) -> dict[ChildKey, Object]:
+    """Return the fleet's own objects. An object of another owner may have a child's name and its
+    labels."""
     return {key: child for key, child in children.items() if is_owned(child, fleet.metadata.uid)}
 
 
-def _deployments(children: Mapping[ChildKey, Object], fleet: ServingDeployment) -> set[str]:
-    """Uids of the fleet's Deployments."""
-    owned = _owned(children, fleet)
+def _deployment_uids(children: Mapping[ChildKey, Object], fleet: ServingDeployment) -> set[str]:
+    """Return uids of the fleet's Deployments."""
+    owned = _keep_owned(children, fleet)
     return {child["metadata"]["uid"] for (kind, _), child in owned.items() if kind == "Deployment"}
 
 
-def _front(
+def _render_gateways(
     fleet: ServingDeployment,
     images: Images,
     owned: Mapping[ChildKey, Object],
@@ -465,14 +472,15 @@ def _front(
         images,
         account=account,
         shows_token=shows_token,
-        certificate=_certificate(fleet, owned),
+        certificate=_choose_certificate(fleet, owned),
         live=live,
         callers=callers,
     )
 
 
-def _certificate(fleet: ServingDeployment, owned: Mapping[ChildKey, Object]) -> str | None:
-    """The Secret that gateways mount: of the spec, or of engines that are there until they go."""
+def _choose_certificate(fleet: ServingDeployment, owned: Mapping[ChildKey, Object]) -> str | None:
+    """Return the Secret that gateways mount: of the spec, or of engines that are there until they
+    go."""
     if fleet.spec.security.tls is not None:
         return fleet.spec.security.tls.secret_name
     front = ("Deployment", names.gateway(fleet.name))

@@ -11,7 +11,6 @@ watch is there. What stands in the way is in the answer, and a restart would not
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
@@ -25,16 +24,6 @@ six seconds at least."""
 REQUEST_LIMIT_S = 5.0
 _CONNECTIONS = 64
 _LONGEST_LINE_BYTES = 8192
-
-
-class Probed(Protocol):
-    """A process whose probes are asked."""
-
-    def stuck(self) -> str | None:
-        """Why it should be restarted; None while it makes progress."""
-
-    def unready(self) -> str | None:
-        """Why it cannot do its work now; None while it can."""
 
 
 class Health:
@@ -53,17 +42,17 @@ class Health:
         self._failed: str | None = "the Lease was not read yet"
 
     def beat(self, failed: str | None = None) -> None:
-        """`failed` says why the Lease could be neither read nor written."""
+        """Note a try at the Lease; `failed` says why it could be neither read nor written."""
         self._beat_at, self._failed = time.monotonic(), failed
         if failed is None:
             self._lease_at = self._beat_at
 
     def wait(self, obstacle: str) -> None:
-        """This replica does not stand for the Lease, because of the obstacle."""
+        """Note that this replica does not stand for the Lease, because of the obstacle."""
         self._beat_at, self._failed, self._lease_at = time.monotonic(), obstacle, None
 
     def stuck(self) -> str | None:
-        """Why this process should be restarted; None while it makes progress."""
+        """Return why this process should be restarted; None while it makes progress."""
         now = time.monotonic()
         if now - self._beat_at > STUCK_S:
             return f"no attempt to renew the Lease for {now - self._beat_at:.0f} s"
@@ -73,7 +62,7 @@ class Health:
         return self._blind()
 
     def unready(self) -> str | None:
-        """Why this replica neither leads nor could; None if it does or could."""
+        """Return why this replica neither leads nor could; None if it does or could."""
         if self._failed is None:
             return None
         if self._lease_at is None:
@@ -82,7 +71,7 @@ class Health:
         return self._failed if unseen_s > UNSEEN_S else None
 
 
-async def serve(health: Probed, host: str, port: int) -> asyncio.Server:
+async def serve(health: Health, host: str, port: int) -> asyncio.Server:
     """Answer the probes and Prometheus. Too small to need a web framework."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -109,7 +98,7 @@ async def serve(health: Probed, host: str, port: int) -> asyncio.Server:
     )
 
 
-def _page(health: Probed, path: str) -> tuple[str, str, bytes]:
+def _page(health: Health, path: str) -> tuple[str, str, bytes]:
     if path == "/metrics":
         return "200 OK", CONTENT_TYPE_LATEST, generate_latest()
     if path == "/health":

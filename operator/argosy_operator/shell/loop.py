@@ -50,8 +50,9 @@ class UnfinishedError(Exception):
 async def round_of(
     sources: Sources, key: FleetKey, memory: LoopMemory
 ) -> tuple[LoopMemory, float] | None:
-    """One round. Returns the next memory and the seconds until the next round, or None if the fleet
-    is gone. Raises ClusterError if it could not be read, UnfinishedError if not all was written."""
+    """Run one round. Return the next memory and the seconds until the next round, or None if the
+    fleet is gone. Raises ClusterError if it could not be read, UnfinishedError if not all was
+    written."""
     writes_end_at = asyncio.get_running_loop().time() + ROUND_LIMIT_S - CONCLUDE_S
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
@@ -107,14 +108,15 @@ def _leave(sources: Sources, key: FleetKey) -> None:
 
 
 def round_too_long() -> ClusterError:
-    """Counts as a failure of the API server, whose answers are what a round waits for."""
+    """Return the error of a round that is too long. It counts as a failure of the API server, whose
+    answers are what a round waits for."""
     return ClusterError(ErrorKind.TRANSPORT, "round", f"not done within {ROUND_LIMIT_S:.0f} s")
 
 
 async def _read(
     sources: Sources, raw: Object, fleet: ServingDeployment, memory: LoopMemory, clock: Clock
 ) -> Snapshot:
-    """The snapshot. If RBAC forbids a list, the fleet's status says so."""
+    """Read the snapshot. If RBAC forbids a list, say so in the fleet's status."""
     try:
         return await gather(sources, fleet, memory, clock)
     except ClusterError as error:

@@ -71,12 +71,13 @@ def count_decision(draft: Draft) -> None:
 
 
 def show_watch(kind: str, age_s: Callable[[], float]) -> None:
-    """`age_s` is asked at each scrape: a watch that hangs grows old without an event."""
+    """Show a watch's age; `age_s` is asked at each scrape: a watch that hangs grows old without an
+    event."""
     WATCH_AGE.labels(kind).set_function(age_s)
 
 
 def show_errors(key: FleetKey, spent: Spent | None) -> None:
-    """The error budget of one fleet. What is not known has no series, as it is not 0."""
+    """Show the error budget of one fleet. What is not known has no series, as it is not 0."""
     used: Rows = {} if spent is None or spent.used is None else {(): spent.used}
     burn: Rows = {} if spent is None else {(window,): rate for window, rate in spent.burn.items()}
     alert: Rows = {} if spent is None else {(s,): float(spent.alert == s) for s in SEVERITIES}

@@ -47,7 +47,7 @@ MISSING_RULE = (
 
 
 async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeployment | None:
-    """The fleet as values. None if its spec is invalid; conditions say then why, and whether its
+    """Parse the fleet. Return None if its spec is invalid; conditions say then why, and whether its
     pods serve. Raises ClusterError."""
     try:
         return ServingDeployment.model_validate(raw)
@@ -57,7 +57,7 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
         # Without pydantic's prefix the sentence is the one that the API server gives.
         message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
         old = raw.get("status") or {}
-        standing = await _standing(sources, raw, now)
+        standing = await _standing_or_say(sources, raw, now)
         new = {
             **old,
             "conditions": unreadable_fleet(standing, old.get("conditions") or [], message, now),
@@ -69,8 +69,8 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
         return None
 
 
-async def _standing_of(cluster: Cluster, raw: Object) -> Standing:
-    """What stands of a fleet whose spec cannot be read. Raises ClusterError."""
+async def _read_standing(cluster: Cluster, raw: Object) -> Standing:
+    """Read what stands of a fleet whose spec cannot be read. Raises ClusterError."""
     meta, status = raw["metadata"], raw.get("status") or {}
     namespace, name = meta["namespace"], meta["name"]
     kinds = ("Deployment", "ReplicaSet", "Pod")
@@ -89,9 +89,9 @@ async def _standing_of(cluster: Cluster, raw: Object) -> Standing:
     )
 
 
-async def _standing(sources: Sources, raw: Object, now: float) -> Standing:
+async def _standing_or_say(sources: Sources, raw: Object, now: float) -> Standing:
     try:
-        return await _standing_of(sources.cluster, raw)
+        return await _read_standing(sources.cluster, raw)
     except ClusterError as error:
         if error.kind is ErrorKind.FORBIDDEN:
             with contextlib.suppress(ClusterError):  # the caller logs the first one
@@ -114,8 +114,8 @@ async def write_list_forbidden(
 async def write_status(
     sources: Sources, snapshot: Snapshot, draft: Draft, outcomes: tuple[Outcome, ...]
 ) -> None:
-    """Status of the fleet and of its ServingRoles, each only if it changed; an Event if a person
-    must act from now on."""
+    """Write the status of the fleet and of its ServingRoles, each only if it changed, and an Event
+    if a person must act from now on."""
     status, meta = status_of(snapshot, draft, outcomes), dump(snapshot.fleet.metadata)
     if status != snapshot.fleet.status:
         obj = status_patch("ServingDeployment", meta, dump(status))

@@ -23,7 +23,7 @@ import aiohttp
 import kopf
 from yarl import URL
 
-from argosy_operator.adapters.access import Access, Login
+from argosy_operator.adapters.access import Access
 from argosy_operator.adapters.cluster import PLURALS, ApiCluster
 from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.api.v1alpha1 import GROUP, VERSION
@@ -104,7 +104,7 @@ class Watches:
             metrics.show_watch(kind, partial(self.age_s, kind))
 
     def answer(self, url: URL, status: int) -> None:
-        """The API server answered one call of kopf."""
+        """Note that the API server answered one call of kopf."""
         kind = KINDS.get(url.path.rpartition("/")[2])
         if kind is None:
             return
@@ -115,7 +115,7 @@ class Watches:
             self._answered[kind] = self._clock()
 
     def age_s(self, kind: str) -> float:
-        """Seconds since the watch was answered, or since the watches began."""
+        """Return seconds since the watch was answered, or since the watches began."""
         since = self._answered.get(kind, self._began)
         return 0.0 if since is None else self._clock() - since
 
@@ -134,7 +134,7 @@ class Watches:
         return f"{said} for {self.age_s(kind):.0f} s"
 
     def refusals(self) -> str:
-        """What the API server answered instead of watches, as the end of a sentence."""
+        """Return what the API server answered instead of watches, as the end of a sentence."""
         said = [f"{kind} {status}" for kind, status in list(self._refused.items())]
         return f" (the API server answered: {', '.join(said)})" if said else ""
 
@@ -144,7 +144,7 @@ class _Session(kopf.AiohttpSession):
     """kopf's session with one login. Equal logins are equal, so kopf does not ask again and again
     with one that the API server refused."""
 
-    login: Login
+    info: kopf.ConnectionInfo
     aiohttp_session: aiohttp.ClientSession = field(compare=False)
     expiration: datetime | None = field(default=None, compare=False)
 
@@ -160,7 +160,8 @@ class AutoscalerChanges:
         self._seen: dict[str, object] = {}
 
     def counts(self, kind: str | None, body: Mapping[str, Any]) -> bool:
-        """`kind` of the event: DELETED, another one, or None for an object that is listed."""
+        """Whether an event needs a round. `kind` of the event: DELETED, another one, or None for an
+        object that is listed."""
         meta, status = body["metadata"], body.get("status") or {}
         if kind == "DELETED":
             self._seen.pop(meta["uid"], None)
@@ -198,7 +199,7 @@ class Trigger:
         self._thread.join(timeout=5)
 
     async def _look(self) -> None:
-        """In the main thread, so that it also sees that kopf's hangs."""
+        """Look for dead watches, in the main thread, so that it also sees that kopf's hangs."""
         while True:
             if reason := self.watches.blind():
                 self._stop.set()
@@ -257,17 +258,19 @@ class Trigger:
             kopf.on.event(group, version, plural, id=plural, registry=registry)(handler)
         return registry
 
-    async def _login(self, **_: Any) -> kopf.AiohttpSession:
-        """A session of our own, because kopf's says nothing of the answers that it gets."""
-        login = await self._access.login()
+    async def _login(self, **_context: Any) -> kopf.AiohttpSession:
+        """Return a session of our own, because kopf's says nothing of the answers that it gets."""
+        found = await self._access.configuration()
+        scheme, _, token = (found.api_key.get("BearerToken") or "").strip().partition(" ")
         info = kopf.ConnectionInfo(
-            server=login.server,
-            ca_path=login.ca_path,
-            insecure=not login.verify,
-            certificate_path=login.cert_path,
-            private_key_path=login.key_path,
-            scheme=login.scheme,
-            token=login.token,
+            server=found.host,
+            ca_path=found.ssl_ca_cert,
+            insecure=not found.verify_ssl,
+            certificate_path=found.cert_file,
+            private_key_path=found.key_file,
+            scheme=scheme.capitalize() or None,
+            token=token.strip() or None,
+            proxy_url=found.proxy,
         )
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._answered)
@@ -275,13 +278,13 @@ class Trigger:
             connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
             headers=info.as_http_headers(),
             trace_configs=[trace],
-            proxy=login.proxy,
+            proxy=found.proxy,
         )
         return _Session(
-            server=login.server,
-            login=login,
+            server=info.server,
+            info=info,
             aiohttp_session=session,
-            expiration=datetime.now(UTC) + RELOGIN if login.token else None,
+            expiration=datetime.now(UTC) + RELOGIN if info.token else None,
         )
 
     async def _answered(
@@ -306,7 +309,7 @@ class Trigger:
 
 
 def settings() -> kopf.OperatorSettings:
-    """Bounded calls and streams, little memory, no writes to the cluster."""
+    """Bound kopf's calls and streams and its memory, and let it write nothing to the cluster."""
     s = kopf.OperatorSettings()
     s.posting.enabled = False
     s.posting.loggers = False
@@ -329,7 +332,7 @@ def settings() -> kopf.OperatorSettings:
 
 
 def _resource(kind: str) -> tuple[str, str, str]:
-    """Group, version and plural, as kopf names a kind."""
+    """Return group, version and plural, as kopf names a kind."""
     api_version, plural = PLURALS[kind]
     group, _, version = api_version.rpartition("/")
     return group, version, plural

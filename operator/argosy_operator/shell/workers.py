@@ -21,8 +21,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from argosy import logs
+from argosy_operator.adapters.cluster import QPS
 from argosy_operator.adapters.protocols import ClusterError, Gateways
-from argosy_operator.adapters.rate_limit import QPS
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.shell import metrics
@@ -85,7 +85,7 @@ class Workers:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _work(self, key: FleetKey) -> None:
-        """Rounds of one fleet, one after the other, until it is gone."""
+        """Run rounds of one fleet, one after the other, until it is gone."""
         logs.bind(namespace=key[0], fleet=key[1])
         enqueued, edited = self._enqueued[key], self._edited[key]
         memory, failures, pause_s, first = LoopMemory(), 0, 0.0, True
@@ -95,7 +95,7 @@ class Workers:
                 async with self._slots.slot(first=first):
                     enqueued.clear()
                     edited.clear()
-                    result = await self._one(key, memory)
+                    result = await self._run_round(key, memory)
             except Exception as error:
                 cause: Exception = error
                 if isinstance(error, UnfinishedError):
@@ -117,9 +117,11 @@ class Workers:
                 return
             # Only an edit of the spec ends the pause of a failing fleet.
             event = edited if failures else enqueued
-            await _rest(None if failures else self._gateways, memory, event, pause_s)
+            await _pause(None if failures else self._gateways, memory, event, pause_s)
 
-    async def _one(self, key: FleetKey, memory: LoopMemory) -> tuple[LoopMemory, float] | None:
+    async def _run_round(
+        self, key: FleetKey, memory: LoopMemory
+    ) -> tuple[LoopMemory, float] | None:
         self.busy_since[key] = time.monotonic()
         try:
             async with asyncio.timeout(ROUND_LIMIT_S):
@@ -131,14 +133,14 @@ class Workers:
             self.busy_since.pop(key, None)
 
 
-async def _rest(
+async def _pause(
     gateways: Gateways | None, memory: LoopMemory, event: asyncio.Event, pause_s: float
 ) -> None:
-    """Until the event is set or a fleet at zero may have a request, at most `pause_s`."""
+    """Wait until the event is set or a fleet at zero may have a request, at most `pause_s`."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(pause_s):
             while gateways is not None and memory.listen:
-                if await _is_set(event, LISTEN_S) or await _wanted(gateways, memory):
+                if await _is_set(event, LISTEN_S) or await _has_request(gateways, memory):
                     return
             await event.wait()
 
@@ -150,14 +152,14 @@ async def _is_set(event: asyncio.Event, within_s: float) -> bool:
     return event.is_set()
 
 
-async def _wanted(gateways: Gateways, memory: LoopMemory) -> bool:
+async def _has_request(gateways: Gateways, memory: LoopMemory) -> bool:
     """Whether a gateway has a request. One that does not answer may have: the next round judges."""
     asked = [partial(gateways.load, ip, name) for name, ip in memory.listen]
     return any(load is None or load.in_flight > 0 for load in await call_all(asked, None))
 
 
 def _pause_s(error: Exception, failures: int) -> float:
-    """Seconds until the next try, after so many failures in a row."""
+    """Return seconds until the next try, after so many failures in a row."""
     asked = error.retry_after_s if isinstance(error, ClusterError) else None
     pause_s = min(LONGEST_PAUSE_S, 0.5 * 2.0 ** min(failures - 1, 10))
     return max(asked or 0.0, pause_s * random.uniform(0.8, 1.2))  # noqa: S311

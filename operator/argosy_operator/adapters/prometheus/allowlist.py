@@ -80,7 +80,7 @@ class Allowlist:
         about the network."""
         host, port = _place(url)
         by_address = (e for e in self.entries if e.network is not None and e.port == port)
-        return bool(host) and (self._named(host, port) or any(by_address))
+        return bool(host) and (self._is_named(host, port) or any(by_address))
 
     def admits(self, url: str, address: str) -> bool:
         """Whether bytes may be sent to this address of the URL's host."""
@@ -92,9 +92,9 @@ class Allowlist:
         if any(ip in network for network in networks):
             return True
         special = ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified
-        return self._named(host, port) and not special
+        return self._is_named(host, port) and not special
 
-    def _named(self, host: str, port: int) -> bool:
+    def _is_named(self, host: str, port: int) -> bool:
         return any(entry.is_named(host, port) for entry in self.entries)
 
 
@@ -106,12 +106,12 @@ _USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
 
 
 def without_user(url: str) -> str:
-    """The URL as conditions and logs may show it: without user and password."""
+    """Return the URL as conditions and logs may show it: without user and password."""
     return _USER_INFO.sub("", url)
 
 
 def _place(url: str) -> tuple[str, int]:
-    """(host, port) of the URL; ("", 0) where it has none."""
+    """Return (host, port) of the URL; ("", 0) where it has none."""
     try:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORTS.get(parts.scheme, 0)

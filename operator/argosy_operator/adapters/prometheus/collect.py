@@ -111,7 +111,7 @@ def collect(
 
 
 def take(collected: Collected, question: Question) -> FleetMetrics:
-    """The fleet's own part. Raises NoAnswerError if it has none, or none that can be read.
+    """Return the fleet's own part. Raises NoAnswerError if it has none, or none that can be read.
 
     The metrics are those of the pods that the fleet had when it took them, so a fleet that is
     created anew under the same name waits for the next round.
@@ -128,7 +128,7 @@ def take(collected: Collected, question: Question) -> FleetMetrics:
 
 
 def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetrics:
-    """The signals of one fleet. Raises NoAnswerError if its rows are no series of ours."""
+    """Return the signals of one fleet. Raises NoAnswerError if its rows are no series of ours."""
     try:
         up = [(dict(row["metric"]), row["value"][1] == "1") for row in share.targets]
         found, jobs = samples.deduplicate(s for s in map(_series, share.series) if _is_ours(s))
@@ -162,7 +162,7 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
 
 
 def _why_no_gateway(share: Share, up: list[tuple[dict[str, str], bool]]) -> str:
-    """Which label is missing, where that is why a fleet has no gateway among its targets."""
+    """Return which label is missing, where that is why a fleet has no gateway among its targets."""
     if up and not any(labels.get("role") for labels, _ in up):
         jobs = ", ".join(sorted({labels.get("job", "") for labels, _ in up}))
         return f"job {jobs} scrapes pods of this fleet without the label {_or(queries.ROLE)}"
@@ -176,8 +176,8 @@ def _or(names: Iterable[str]) -> str:
 def _ask(
     server: Server, fleets: Fleets, spans: Spans, clock: Callable[[], float]
 ) -> dict[FleetKey, Share]:
-    """The four queries: targets, gateways' counters over the long span, engines' series over the
-    short one, quantiles. Once more where targets have their labels under several names."""
+    """Ask the four queries: targets, gateways' counters over the long span, engines' series over
+    the short one, quantiles. Once more where targets have their labels under several names."""
     asked_at = clock()
     targets = server.ask(queries.targets(fleets))
     at = _evaluated_at(targets)
@@ -187,16 +187,18 @@ def _ask(
     no_quantiles, quantiles = None, list[tuple[FleetKey, Row]]()
     try:
         for naming in namings:
-            quantiles += _by_fleet(server.ask(queries.quantiles(fleets, spans, naming), at), fleets)
+            quantiles += _split_by_fleet(
+                server.ask(queries.quantiles(fleets, spans, naming), at), fleets
+            )
     except NoAnswerError as error:
         if isinstance(error, TooLargeError) and len(fleets) > 1:
             raise
         quantiles, no_quantiles = [], error.reason
     shares = {key: Share(at, asked_at - at, no_quantiles=no_quantiles) for key in fleets}
-    for key, row in _by_fleet(targets, shares):
+    for key, row in _split_by_fleet(targets, shares):
         shares[key].targets.append(row)
     for answer in samples_:
-        for key, row in _by_fleet(answer, shares):
+        for key, row in _split_by_fleet(answer, shares):
             shares[key].series.append(row)
     for key, row in quantiles:
         shares[key].quantiles.append(row)
@@ -208,7 +210,7 @@ def _ask(
 
 
 def _namings(targets: list[Row]) -> list[queries.Naming]:
-    """Those that targets of a round have, in their order; the first one if none was found."""
+    """Return the namings that targets of a round have, in their order; else the first one."""
     try:
         labels = [row["metric"].keys() for row in targets]
         found = [n for n in queries.NAMINGS if any({n.namespace, n.fleet} <= ls for ls in labels)]
@@ -218,7 +220,7 @@ def _namings(targets: list[Row]) -> list[queries.Naming]:
 
 
 def _unlabelled(server: Server, at: float) -> str:
-    """Which job scrapes gateways and does not say whose they are; empty if none does."""
+    """Return which job scrapes gateways and does not say whose they are; empty if none does."""
     try:
         rows = server.ask(queries.unlabelled(), at)
         found = sorted((row["metric"]["lacks"], row["metric"].get("job", "")) for row in rows)
@@ -237,24 +239,24 @@ def _halves(part: Fleets) -> tuple[Fleets, Fleets]:
     return frozenset(fleets[:middle]), frozenset(fleets[middle:])
 
 
-def _by_fleet(rows: list[Row], fleets: Iterable[FleetKey]) -> list[tuple[FleetKey, Row]]:
-    """Rows with their fleet, and their labels under the names that the rest reads; rows of other
-    fleets, which the selectors let through, are left out."""
+def _split_by_fleet(rows: list[Row], fleets: Iterable[FleetKey]) -> list[tuple[FleetKey, Row]]:
+    """Return rows with their fleet, and their labels under the names that the rest reads; rows of
+    other fleets, which the selectors let through, are left out."""
     wanted = frozenset(fleets)
     try:
         found = [(_key(row["metric"], wanted), row) for row in rows]
-        return [(key, _renamed(row, key)) for key, row in found if key is not None]
+        return [(key, _rename_labels(row, key)) for key, row in found if key is not None]
     except _WRONG_SHAPE as error:
         raise NoAnswerError(_NO_SERIES) from error
 
 
 def _key(labels: dict[str, str], wanted: Fleets) -> FleetKey | None:
-    """Whose the row is, by the first names of the labels that fit."""
+    """Return whose the row is, by the first names of the labels that fit."""
     keys = ((labels.get(n.namespace, ""), labels.get(n.fleet, "")) for n in queries.NAMINGS)
     return next((key for key in keys if key in wanted), None)
 
 
-def _renamed(row: Row, key: FleetKey) -> Row:
+def _rename_labels(row: Row, key: FleetKey) -> Row:
     labels = dict(row["metric"]) | {"namespace": key[0], "fleet": key[1]}
     for names in (queries.ROLE, queries.POD):
         if value := next((labels[name] for name in names if labels.get(name)), None):
@@ -263,8 +265,8 @@ def _renamed(row: Row, key: FleetKey) -> Row:
 
 
 def _evaluated_at(rows: list[Row]) -> float:
-    """The time at which the server evaluated an instant query; `vector(time())` in the query makes
-    sure of one row at least."""
+    """Return the time at which the server evaluated an instant query; `vector(time())` in the query
+    makes sure of one row at least."""
     try:
         at = float(rows[0]["value"][0])
     except _WRONG_SHAPE as error:
@@ -281,8 +283,8 @@ def _series(row: Row) -> samples.Series:
 
 
 def _is_ours(series: samples.Series) -> bool:
-    """Gateways report requests and engines report steps: a pod with our labels that exports the
-    other's metrics is neither."""
+    """Whether a series comes from the right role: gateways report requests and engines report
+    steps. A pod with our labels that exports the other's metrics is neither."""
     role = series.labels.get("role")
     if series.name in queries.GATEWAY_SERIES:
         return role == "gateway"
@@ -290,7 +292,7 @@ def _is_ours(series: samples.Series) -> bool:
 
 
 def _quantiles(share: Share) -> tuple[Signal, Signal]:
-    """90th percentiles of TTFT and TPOT, s."""
+    """Return 90th percentiles of TTFT and TPOT, s."""
     if share.no_quantiles is not None:
         return Unknown(share.no_quantiles), Unknown(share.no_quantiles)
     try:
@@ -299,11 +301,11 @@ def _quantiles(share: Share) -> tuple[Signal, Signal]:
         wrong = Unknown("PrometheusAnswer: rows that are no quantiles")
         return wrong, wrong
     ttft, tpot = (found.get(of) for of in ("ttft", "tpot"))
-    return _measured(ttft, share.at), _measured(tpot, share.at)
+    return _signal_of(ttft, share.at), _signal_of(tpot, share.at)
 
 
-def _measured(number: float | None, at: float) -> Signal:
-    """Prometheus says NaN where nothing was observed."""
+def _signal_of(number: float | None, at: float) -> Signal:
+    """Return the quantile as a signal. Prometheus says NaN where nothing was observed."""
     if number is None:
         return Unknown("NoSamples")
     return Value(number, at) if isfinite(number) else Idle(at)

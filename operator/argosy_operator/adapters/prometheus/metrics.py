@@ -78,7 +78,7 @@ class PrometheusMetrics:
         return await self.ask(url, Question(key, windows, pods, fleet.metadata.uid))
 
     async def ask(self, url: str | None, question: Question) -> Measurement:
-        """The fleet's share of a round that began less than an interval ago."""
+        """Return the fleet's share of a round that began less than an interval ago."""
         interval_s = question.windows.interval_s
         next_at = asyncio.get_running_loop().time() + interval_s
         if not url:
@@ -102,7 +102,7 @@ class PrometheusMetrics:
         return self._unknown(group.for_user(cause), next_at)
 
     def longest_s(self, interval_s: float) -> float:
-        """How long a fleet waits for its round, in seconds.
+        """Return how long a fleet waits for its round, in seconds.
 
         Each query has `timeout_s`, so a server that hangs is given up after that. One that answers
         may take longer for all fleets together, as long as decisions keep their interval.
@@ -126,7 +126,8 @@ class PrometheusMetrics:
         return group
 
     def _server(self, url: str) -> Server | None:
-        """The server at `url`, or None if there are as many as allowed and all are being asked.
+        """Return the server at `url`, or None if there are as many as allowed and all are being
+        asked.
 
         Addresses come from users, so what is not used is closed: all after ten minutes, and the one
         that was used longest ago when there are too many."""
@@ -151,7 +152,7 @@ class PrometheusMetrics:
         return server
 
     def _touch(self, url: str) -> Server | None:
-        """The server at `url`, if there is one; `_servers` is in the order of last use."""
+        """Return the server at `url`, if there is one; `_servers` is in the order of last use."""
         server = self._servers.pop(url, None)
         if server is not None:
             server.used_at = time.monotonic()
@@ -161,7 +162,7 @@ class PrometheusMetrics:
     async def collect(
         self, url: str, parts: tuple[Fleets, ...], spans: Spans
     ) -> Collected | NoAnswerError:
-        """One round in one of the server's threads."""
+        """Ask for one round in one of the server's threads."""
         server = self._server(url)
         if server is None:
             return NoAnswerError(NO_ROOM)
@@ -181,7 +182,7 @@ class _Group:
         self.rounds = SharedRounds(spans.interval_s, self._ask)
 
     def for_user(self, cause: str) -> str:
-        """What a user may read of a failure.
+        """Return what a user may read of a failure.
 
         Of an address out of a user's object only that there are no metrics: refused, silent and an
         HTTP status would map the cluster's network for that user. The operator's log has the cause,

@@ -78,7 +78,8 @@ class Spans:
 
     @classmethod
     def of(cls, windows: Windows) -> "Spans":
-        """Two scrape intervals more than the windows: samples do not lie on a window's edge."""
+        """Return spans of two scrape intervals more than the windows: samples do not lie on a
+        window's edge."""
         margin_s = 2 * windows.scrape_s
         return cls(
             windows.interval_s,
@@ -89,7 +90,8 @@ class Spans:
 
 
 def targets(fleets: Iterable[FleetKey]) -> str:
-    """Scrape targets of the fleets, and one row without labels that carries the server's time."""
+    """Return scrape targets of the fleets, and one row without labels that carries the server's
+    time."""
     keys = frozenset(fleets)
     return " or ".join([selector(("up",), keys, naming) for naming in NAMINGS] + ["vector(time())"])
 
@@ -105,8 +107,8 @@ def engine_samples(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NA
 
 
 def quantiles(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS[0]) -> str:
-    """90th percentiles of TTFT and TPOT in seconds, per fleet; the label `of` says which one. A pod
-    that two jobs scrape counts once."""
+    """Return 90th percentiles of TTFT and TPOT in seconds, per fleet; the label `of` says which
+    one. A pod that two jobs scrape counts once."""
     fleet = f"{naming.namespace}, {naming.fleet}, le"
     pod = f"{fleet}, {', '.join(POD)}"
     keys = frozenset(fleets)
@@ -119,8 +121,8 @@ def quantiles(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS
 
 
 def unlabelled() -> str:
-    """Jobs that scrape gateways of any fleet without the labels that say whose they are; the label
-    `lacks` says which one."""
+    """Return jobs that scrape gateways of any fleet without the labels that say whose they are; the
+    label `lacks` says which one."""
     return " or ".join(
         f"label_replace(count by (job) ({samples.RECEIVED}{{"
         + ",".join(f'{name}=""' for name in dict.fromkeys(names))
@@ -135,7 +137,7 @@ def unlabelled() -> str:
 def selector(
     names: tuple[str, ...], fleets: Iterable[FleetKey], naming: Naming = NAMINGS[0]
 ) -> str:
-    """Series of these names whose namespace and fleet are among those of `fleets`.
+    """Return series of these names whose namespace and fleet are among those of `fleets`.
 
     The two labels are matched apart, so the answer may hold other pairs of them: `collect` drops
     those. Metric names are ours and hold nothing to escape.
@@ -150,12 +152,12 @@ def selector(
 
 
 def alternatives(values: Iterable[str]) -> str:
-    """Literal values as the inside of the quotes of a PromQL regular-expression matcher."""
+    """Return literal values as the inside of the quotes of a PromQL regular-expression matcher."""
     return escape("|".join(_SPECIAL.sub(r"\\\g<0>", value) for value in values))
 
 
 def escape(value: str) -> str:
-    """A string as the inside of a PromQL string's quotes."""
+    """Return a string as the inside of a PromQL string's quotes."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

@@ -37,8 +37,8 @@ class SharedRounds(Generic[T]):
         self._newest: _Round[T] | None = None
 
     async def take(self, key: FleetKey) -> tuple[T, float]:
-        """The answer of a round with this fleet that is younger than the interval, and when the
-        fleet should ask again (the loop's clock)."""
+        """Return the answer of a round with this fleet that is younger than the interval, and when
+        the fleet should ask again (the loop's clock)."""
         loop = asyncio.get_running_loop()
         self._asked_at[key] = loop.time()
         while True:
@@ -53,7 +53,7 @@ class SharedRounds(Generic[T]):
 
     @property
     def unused(self) -> bool:
-        """No fleet asks here any more."""
+        """Whether no fleet asks here any more."""
         return not self._members()
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class SharedRounds(Generic[T]):
         return await self._ask(fleets)
 
     def _since(self) -> float:
-        """A round that began at or before this is too old."""
+        """Return the time at or before which a round is too old."""
         return asyncio.get_running_loop().time() - self.interval_s
 
     def _members(self) -> frozenset[FleetKey]:
@@ -80,7 +80,8 @@ class SharedRounds(Generic[T]):
         return frozenset(self._asked_at)
 
     def _next_at(self, key: FleetKey, taken: "_Round[T]") -> float:
-        """An interval after the round began, and each fleet a little after the one before it."""
+        """Return an interval after the round began, for each fleet a little after the one before
+        it."""
         fleets = sorted(taken.fleets or ())
         gap_s = min(SPREAD_S, SPREAD_SHARE * self.interval_s / len(fleets))
         return taken.begun_at + self.interval_s + gap_s * fleets.index(key)

@@ -137,7 +137,8 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         self.close()
 
     def ask(self, query: str, at: float | None = None) -> list[Row]:
-        """Instant query at `at`, or at the server's own time. Blocking; raises NoAnswerError."""
+        """Send an instant query at `at`, or at the server's own time. Blocking; raises
+        NoAnswerError."""
         params = {"query": query} | ({} if at is None else {"time": f"{at:.3f}"})
         post = len(query) > LONGEST_GET
         if post and self.guarded:
@@ -158,11 +159,11 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
             where = without_user(self.url)
             if _inner(error, requests.Timeout, ReadTimeoutError):
                 raise NoAnswerError(f"PrometheusTimeout: {where} does not answer") from error
-            raise NoAnswerError(f"PrometheusAway: {where}: {_cause(error)}") from error
-        return _read(response.status_code, body)
+            raise NoAnswerError(f"PrometheusAway: {where}: {_describe(error)}") from error
+        return _parse(response.status_code, body)
 
     def _body(self, response: requests.Response) -> bytes:
-        """At most one byte more than the limit. The time-out is for the whole body: that of
+        """Read one byte more than the limit at most. The time-out is for the whole body: that of
         requests begins anew with each piece."""
         body, deadline = bytearray(), time.monotonic() + self.timeout[1]
         while len(body) <= LARGEST_ANSWER:
@@ -175,9 +176,10 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         return bytes(body)
 
 
-def _read(status: int, body: bytes) -> list[Row]:
-    """Only Prometheus' own words about an error are passed on: the address may come from a user's
-    object, and what another server answers there is not for that user to read."""
+def _parse(status: int, body: bytes) -> list[Row]:
+    """Return the rows of an answer. Only Prometheus' own words about an error are passed on: the
+    address may come from a user's object, and what another server answers there is not for that
+    user to read."""
     if len(body) > LARGEST_ANSWER:
         raise TooLargeError(f"PrometheusAnswer: more than {LARGEST_ANSWER} bytes")
     failed = TooLargeError if status in REFUSED_FOR_SIZE else NoAnswerError
@@ -197,9 +199,9 @@ def _read(status: int, body: bytes) -> list[Row]:
     return result
 
 
-def _cause(error: Exception) -> str:
-    """The kind of a failure, or a sentence about what can be mended. The kinds inside differ from
-    try to try."""
+def _describe(error: Exception) -> str:
+    """Return the kind of a failure, or a sentence about what can be mended. The kinds inside differ
+    from try to try."""
     inner = _inner(error, NotAllowedError, ssl.SSLCertVerificationError)
     if isinstance(inner, ssl.SSLCertVerificationError):
         return (
@@ -214,7 +216,7 @@ def _cause(error: Exception) -> str:
 
 
 def _inner(error: Exception, *kinds: type[Exception]) -> BaseException | None:
-    """The error of one of these kinds; the libraries wrap it in errors of their own."""
+    """Return the error of one of these kinds; the libraries wrap it in errors of their own."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, kinds):
         inner = inner.__context__

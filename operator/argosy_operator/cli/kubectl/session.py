@@ -18,7 +18,7 @@ from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 
 from argosy_operator.adapters.access import Access, AccessError
-from argosy_operator.adapters.cluster import ApiCluster, classified
+from argosy_operator.adapters.cluster import ApiCluster, classify
 from argosy_operator.adapters.lease import Term
 from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.cli.kubectl.command import CommandError, Exit, refused, unknown_fleet
@@ -85,7 +85,7 @@ class Cluster:
                 return str(await call)
         except ApiException as error:
             if error.status in (401, 403):
-                raise classified(error, "get pods/proxy") from error
+                raise classify(error, "get pods/proxy") from error
             return None
         except (TimeoutError, aiohttp.ClientError, OSError):
             return None
@@ -104,7 +104,7 @@ class Cluster:
         try:
             await call
         except ApiException as error:
-            raise classified(error, f"patch pods {meta['name']}") from error
+            raise classify(error, f"patch pods {meta['name']}") from error
 
     async def delete(self, pod: Object) -> None:
         """Delete this very pod. Raises ClusterError."""
@@ -113,7 +113,7 @@ class Cluster:
         try:
             await self.core.delete_namespaced_pod(meta["name"], meta["namespace"], body=body)
         except ApiException as error:
-            raise classified(error, f"delete pods {meta['name']}") from error
+            raise classify(error, f"delete pods {meta['name']}") from error
 
 
 def _access(context: str | None, kubeconfig: str | None) -> Access:
