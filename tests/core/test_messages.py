@@ -222,7 +222,7 @@ def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
     planned = {"colocated_planned_per_s": 2.0}
     ttft = feasible(Rule.SLO_UNREACHABLE, reachable=False, ttft_reachable=0.0, **planned)
     tpot = feasible(Rule.SLO_UNREACHABLE, reachable=False, tpot_reachable=0.0, **planned)
-    assert (ttft.reason, tpot.reason) == ("TTFTFloorAboveTarget", "TPOTFloorAboveTarget")
+    assert (ttft.reason, tpot.reason) == ("FloorAboveTarget", "FloorAboveTarget")
     assert "spec.slo.ttft.target" in ttft.message
     assert "spec.slo.tpot.target" in tpot.message
 
@@ -249,7 +249,7 @@ def test_capacity_that_is_measured_again_is_in_the_scaling_condition() -> None:
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     model.round()
     said = condition(model, "ScalingActive")
-    assert (said.status, said.reason) == ("True", "CapacityRelearnt")
+    assert (said.status, said.reason) == ("True", "SignalsUnknown")
     assert "measured again" in said.message
     assert "nothing is removed" in said.message
 

@@ -15,7 +15,7 @@ def test_every_type_has_rows_and_only_the_last_always_applies() -> None:
 
 
 def test_every_condition_has_a_sentence() -> None:
-    """`explain` printed "FollowingGoodput: " and nothing behind it."""
+    """`explain` printed "AsSpecified: " and nothing behind it."""
     model = converged(slo=SLO)
     model.round()
     assert [c.type for c in model.fleet.status.conditions if not c.message] == []

@@ -146,7 +146,7 @@ def test_a_fetched_model_answers_through_the_gateway(
     volume(argosy, f"{name}-model", place)
     model = {"uri": uri, "fetch": {"size": "1Gi", **asked}}
     argosy.apply(name, model=model, engine={"dtype": "float32"})
-    argosy.until_condition(name, "ModelFetched", "Fetched", 90)
+    argosy.until_condition(name, "ModelFetched", "AsSpecified", 90)
     argosy.until_ready(name, 120)
     assert complete(argosy.url(name), name).status_code == 200
     said = (argosy.fleet(name) or {})["status"]["model"]
@@ -217,5 +217,5 @@ def test_a_missing_account_of_the_job_is_named_until_it_exists(
     assert argosy.condition("by-reader", "Stalled")["status"] == "False"
     argosy.until_condition("by-reader", "Stalled", "ServiceAccountNotFound", 60)
     argosy.kubectl("create", "serviceaccount", "reader")
-    argosy.until_condition("by-reader", "ModelFetched", "Fetched", 120)
+    argosy.until_condition("by-reader", "ModelFetched", "AsSpecified", 120)
     argosy.kubectl("delete", "sd", "by-reader", "--wait=false")

@@ -119,7 +119,7 @@ def test_conditions_that_are_well_are_left_out() -> None:
         "ErrorBudgetBurning": "False",
     }  # fmt: skip
     said = [{"type": t, "status": s, "reason": "Fine"} for t, s in well.items()]
-    said.append({"type": "ScalingActive", "status": "True", "reason": "FollowingGoodput"})
+    said.append({"type": "ScalingActive", "status": "True", "reason": "AsSpecified"})
     said[5] |= {"status": "True", "reason": "GPUBudget"}
     said.append({"type": "ErrorBudgetBurning", "status": "True", "reason": "BurningFast"})
     text = explanation({"metadata": {"name": "a"}, "status": {"conditions": said}})

@@ -74,13 +74,6 @@ class Reason(StrEnum):
         "answers of others.",
         *_POD_STATES,
     )
-    REVISIONS_DIFFER = (
-        "RevisionsDiffer",
-        "prefill and decode pods are of different revisions, and only pods of one work together: "
-        "decode pods compute the prompts themselves",
-        "Wait while pods of the new revision start. If it lasts, find out why they are not ready.",
-        *_POD_STATES,
-    )
     NO_DECODE = (
         "NoDecode",
         "no decode pod is ready for the revision of the ready prefill pods",
@@ -101,9 +94,9 @@ class Reason(StrEnum):
     )
     SETTINGS_PENDING = (
         "GatewaySettingsPending",
-        "a gateway does not use the settings of the spec yet",
-        "Nothing in the first ten seconds. If it lasts, the gateway cannot read its ConfigMap: its "
-        "log says why.",
+        "a gateway does not use the settings of the spec yet, or does not say so",
+        "Nothing in the first half a minute. If it lasts, the gateway cannot read its ConfigMap: "
+        "its log says why. Let the operator connect to port 8081 of gateway pods.",
         *_GATEWAY_SETTINGS,
     )
     SETTINGS_REFUSED = (
@@ -113,28 +106,15 @@ class Reason(StrEnum):
         "version (spec.imageUpdates: Follow).",
         *_GATEWAY_SETTINGS,
     )
-    SETTINGS_UNKNOWN = (
-        "GatewaySettingsUnknown",
-        "a gateway does not tell the operator which settings it uses",
-        "Nothing: it is waited for no longer than half a minute. To be sure of edits, let the "
-        "operator connect to port 8081 of gateway pods.",
-        *_GATEWAY_SETTINGS,
-    )
     ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", _PODS)
     ROLLED_OUT = (
         "RolledOut",
         "pods of the spec's revision serve, and no others are left",
     )
-    ABOVE_MAXIMUM = (
-        "AboveMaximum",
-        "the ServingRole asks for more pods than the spec allows",
-        "Raise spec.roles.<role>.replicas.max, or make its other scaler ask for less.",
-        _ROLES,
-    )
-    BELOW_MINIMUM = (
-        "BelowMinimum",
-        "the ServingRole asks for fewer pods than the spec allows",
-        "Lower spec.roles.<role>.replicas.min, or make its other scaler ask for more.",
+    OUT_OF_BOUNDS = (
+        "OutOfBounds",
+        "the ServingRole asks for another number of pods than the spec allows",
+        "Change spec.roles.<role>.replicas, or the bounds of its other scaler.",
         _ROLES,
     )
     PARKED = ("Parked", "every role has 0 replicas, as asked")
@@ -282,7 +262,6 @@ class Reason(StrEnum):
         "FetchingModel",
         "a Job fetches the model; engine pods start when it is there",
     )
-    FETCHED = ("Fetched", "the model is in its claim")
     OUT_OF_MEMORY = (
         "OutOfMemory",
         "an engine runs out of memory",
@@ -307,16 +286,10 @@ class Reason(StrEnum):
     )
     NO_TRAFFIC = ("NoTraffic", "no request was answered within the window")
     NO_SLO = ("NoSLO", "spec.slo is not set")
-    TTFT_FLOOR_ABOVE_TARGET = (
-        "TTFTFloorAboveTarget",
-        "one prompt alone takes longer than spec.slo.ttft.target",
-        "Raise spec.slo.ttft.target, or serve on faster GPUs. More replicas do not help.",
-        _EXPLAIN,
-    )
-    TPOT_FLOOR_ABOVE_TARGET = (
-        "TPOTFloorAboveTarget",
-        "one request alone misses spec.slo.tpot.target",
-        "Raise spec.slo.tpot.target, or serve on faster GPUs. More replicas do not help.",
+    FLOOR_ABOVE_TARGET = (
+        "FloorAboveTarget",
+        "one request alone misses a target of spec.slo",
+        "Raise the target, or serve on faster GPUs. More replicas do not help.",
         _EXPLAIN,
     )
     MAX_REPLICAS_BOUND = (
@@ -345,15 +318,6 @@ class Reason(StrEnum):
         _EXPLAIN,
     )
     # ScalingActive
-    FOLLOWING_GOODPUT = (
-        "FollowingGoodput",
-        "replicas follow the measured load and spec.slo",
-    )
-    CAPACITY_RELEARNT = (
-        "CapacityRelearnt",
-        "the measured capacity of a replica was not usable and is measured again: until then no "
-        "replica is removed",
-    )
     SIGNALS_UNKNOWN = (
         "SignalsUnknown",
         "a metric that a role's size depends on is unknown: the role loses no replicas",
@@ -373,11 +337,6 @@ class Reason(StrEnum):
     EXTERNAL_OWNER = (
         "ExternalOwner",
         "spec.autoscaling.policy is External: others scale the ServingRoles",
-    )
-    ADVISORY = (
-        "Advisory",
-        "spec.autoscaling.advisory is true: decisions are shown in status.autoscaling.advice, and "
-        "others scale the ServingRoles",
     )
     POLICY_NONE = ("PolicyNone", "spec.autoscaling.policy is None: replicas stay at their minimum")
     METRICS_UNAVAILABLE = (
@@ -495,15 +454,7 @@ class Reason(StrEnum):
         _EVENTS,
     )
     # PeersVerified
-    VERIFICATION_OFF = (
-        "VerificationOff",
-        "spec.security.verifyPeers is false: engine pods serve everyone who reaches them",
-    )
-    ENGINE_ASKS_NO_TOKEN = (
-        "EngineAsksNoToken",
-        "engines of spec.engine.type vllm and sglang ask their callers for no token: they serve "
-        "everyone who reaches them",
-    )
+    NOT_VERIFIED = ("NotVerified", "engine pods serve everyone who reaches them")
     KEYS_UNKNOWN = (
         "KeysUnknown",
         "the public keys of the cluster's service accounts cannot be read: new engine pods do not "

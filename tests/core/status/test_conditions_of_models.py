@@ -314,8 +314,8 @@ ROWS = [
     Row(
         "the model is there, and the engines serve",
         World(SPEC, pods=(pod("colocated"), GATEWAY), status={"model": FETCHED}),
-        {"ModelFetched": "True Fetched"},
-        {"Fetched": f"commit {COMMIT} of hf://org/tiny@main is in claim chat-model"},
+        {"ModelFetched": "True AsSpecified"},
+        {},
     ),
     Row(
         "a claim that was made again is empty",

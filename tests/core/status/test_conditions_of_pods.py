@@ -40,8 +40,8 @@ WAKING = {
     "Progressing": "True Starting",
 }
 MIXED = {
-    "Ready": "True RevisionsDiffer",
-    "Servable": "False RevisionsDiffer",
+    "Ready": "True NoPrefill",
+    "Servable": "False NoPrefill",
     "Reconciling": "True RollingOut",
     "Progressing": "True RollingOut",
 }
@@ -190,7 +190,7 @@ ROWS = [
         {
             "RolledOut": "False RollingOut",
             "Ready": "False Starting",
-            "Servable": "False RevisionsDiffer",
+            "Servable": "False NoPrefill",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
             "ScalingActive": "False NoSLO",
@@ -202,7 +202,7 @@ ROWS = [
         {
             "RolledOut": "False RollingOut",
             "Ready": "False Starting",
-            "Servable": "False RevisionsDiffer",
+            "Servable": "False NoPrefill",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
         },
@@ -217,7 +217,7 @@ ROWS = [
         ),
         MIXED | {"RolledOut": "False RollingOut"},
         {
-            "RevisionsDiffer": "prefill and decode pods are of different revisions, and only pods "
+            "NoPrefill": "prefill and decode pods are of different revisions, and only pods "
             "of one work together: decode pods compute the prompts themselves"
         },
     ),
@@ -227,7 +227,7 @@ ROWS = [
             SPLIT,
             (pod("prefill"), pod("decode", revision="old"), GATEWAY),
             old="decode",
-            before={"Ready": "True RevisionsDiffer", "Servable": "False RevisionsDiffer"},
+            before={"Ready": "True NoPrefill", "Servable": "False NoPrefill"},
         ),
         MIXED | {"RolledOut": "False RollingOut"},
     ),

@@ -8,13 +8,6 @@ from argosy_operator.core.status.compose import role_status_of
 from tests.support.model import Model, converged
 
 BOUNDS = {"colocated": {"replicas": {"min": 2, "max": 4}}}
-BECAUSE = {
-    "AboveMaximum": "9 pods asked for, 4 given: "
-    "spec.roles.colocated.replicas.max is 4. See docs/runbook/AboveMaximum.md",
-    "BelowMinimum": "1 pods asked for, 2 given: "
-    "spec.roles.colocated.replicas.min is 2. See docs/runbook/BelowMinimum.md",
-    "Starting": "2 of 4 pods serve",
-}
 
 
 def said(model: Model) -> dict[str, Any]:
@@ -25,17 +18,16 @@ def said(model: Model) -> dict[str, Any]:
 
 
 def conditions(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
-    assert all(c["message"] == BECAUSE.get(c["reason"], c["message"]) for c in status["conditions"])
     return {c["type"]: (c["status"], c["reason"]) for c in status["conditions"]}
 
 
 @pytest.mark.parametrize(
     ("asked", "limited"),
     [
-        (9, ("True", "AboveMaximum")),
+        (9, ("True", "OutOfBounds")),
         (4, ("False", "AsSpecified")),
         (2, ("False", "AsSpecified")),
-        (1, ("True", "BelowMinimum")),
+        (1, ("True", "OutOfBounds")),
     ],
 )
 def test_a_bound_that_binds_is_named(asked: int, limited: tuple[str, str]) -> None:

@@ -33,8 +33,8 @@ PENDING = {
     "Reconciling": "True GatewaySettingsPending",
 }
 UNKNOWN = {
-    "RolledOut": "False GatewaySettingsUnknown",
-    "Reconciling": "True GatewaySettingsUnknown",
+    "RolledOut": "False GatewaySettingsPending",
+    "Reconciling": "True GatewaySettingsPending",
 }
 REFUSED = {
     "RolledOut": "False GatewaySettingsRefused",
@@ -109,14 +109,14 @@ ROWS = [
         "one does not answer",
         world(NEW, None),
         UNKNOWN,
-        {"GatewaySettingsUnknown": f"1 of 2 gateways (chat-gateway-2) does {WAITED_FOR}"},
+        {"GatewaySettingsPending": f"1 of 2 gateways (chat-gateway-2) does {WAITED_FOR}"},
     ),
     Row(
         "none answers",
         world(None, None),
         UNKNOWN,
         {
-            "GatewaySettingsUnknown": "2 of 2 gateways (chat-gateway-1, chat-gateway-2) do "
+            "GatewaySettingsPending": "2 of 2 gateways (chat-gateway-1, chat-gateway-2) do "
             + WAITED_FOR
         },
     ),

@@ -19,18 +19,18 @@ ROWS = [
     Row(
         "the user turned it off",
         World(OFF),
-        {"PeersVerified": "False VerificationOff"},
+        {"PeersVerified": "False NotVerified"},
         {
-            "VerificationOff": "spec.security.verifyPeers is false: engine pods serve everyone who "
+            "NotVerified": "spec.security.verifyPeers is false: engine pods serve everyone who "
             "reaches them"
         },
     ),
     Row(
         "another engine asks for no token",
         World(VLLM),
-        {"PeersVerified": "False EngineAsksNoToken"},
+        {"PeersVerified": "False NotVerified"},
         {
-            "EngineAsksNoToken": "engines of spec.engine.type vllm and sglang ask their callers "
+            "NotVerified": "engines of spec.engine.type vllm and sglang ask their callers "
             "for no token: they serve everyone who reaches them"
         },
     ),

@@ -13,7 +13,6 @@ from tests.core.status import (
     test_conditions_of_models,
     test_conditions_of_pods,
     test_conditions_of_problems,
-    test_conditions_of_serving_roles,
     test_conditions_of_settings,
     test_conditions_of_the_slo,
     test_conditions_of_tls,
@@ -58,13 +57,6 @@ def test_the_tables_have_every_row_of_the_documentation() -> None:
         (type_, *said.split()) for type_, said in test_conditions_of_the_slo.FOLLOWING.items()
     }
     assert documented - told - at_rest - following == set()
-
-
-def test_the_tables_have_a_message_of_every_reason_of_the_runbook() -> None:
-    reasons = {page.stem for page in (DOCS / "runbook").glob("*.md")}
-    assert len(reasons) > 40
-    told = {reason for row in ROWS for reason in row.because}
-    assert reasons - told - set(test_conditions_of_serving_roles.BECAUSE) == set()
 
 
 MOST_SERIOUS_FIRST = (

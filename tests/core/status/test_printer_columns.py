@@ -226,10 +226,10 @@ def test_kubectl_get_sr_prints_the_role_and_its_pods() -> None:
         "Bounds": None,
         "Age": BORN,
     }
-    limited = {"type": "ScalingLimited", "status": "True", "reason": "AboveMaximum"}
+    limited = {"type": "ScalingLimited", "status": "True", "reason": "OutOfBounds"}
     ready = {"type": "Ready", "status": "True", "reason": "AsSpecified"}
     role = {**role, "status": {**status_, "conditions": [ready, limited]}}
-    assert printed("servingroles", role)["Bounds"] == "AboveMaximum"
+    assert printed("servingroles", role)["Bounds"] == "OutOfBounds"
     prefill = role_status(snapshot, "prefill", "")
     assert (prefill["replicas"], prefill["readyReplicas"]) == (2, 1)
 

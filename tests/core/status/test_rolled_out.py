@@ -151,7 +151,7 @@ def test_gateways_out_of_reach_hold_an_edit_up_for_half_a_minute_and_status_says
         if kubectl_would_return(model, "RolledOut"):
             break
         reason = condition(model, "RolledOut").reason
-        assert reason in ("RollingOut", "GatewaySettingsPending", "GatewaySettingsUnknown")
+        assert reason in ("RollingOut", "GatewaySettingsPending", "GatewaySettingsPending")
         assert planned.wake_s <= UNHEARD_S
         model.tick()
     assert model.now - began == UNHEARD_S

@@ -47,7 +47,7 @@ def test_the_decision_is_shown_and_not_carried_out() -> None:
     assert advice.to["colocated"] > 1
     assert model.fleet.status.autoscaling.last_decision is None
     assert model.replicas("colocated") == 1
-    assert condition(model, "ScalingActive").reason == "Advisory"
+    assert condition(model, "ScalingActive").reason == "ExternalOwner"
     assert condition(model, "MetricsAvailable").status == "True"
 
 
@@ -117,4 +117,4 @@ def test_a_fleet_without_an_slo_has_no_advice(slo: object) -> None:
     model = converged(autoscaling={"advisory": True}, **({"slo": slo} if slo else {}))
     assert model.fleet.status.autoscaling.advice is None or slo is not None
     reason = condition(model, "ScalingActive").reason
-    assert reason == ("Advisory" if slo else "NoSLO")
+    assert reason == ("ExternalOwner" if slo else "NoSLO")

@@ -56,7 +56,7 @@ def test_a_fleet_that_stops_verifying_keeps_the_gateways_tokens_until_no_engine_
         model.tick()
     model.converge()
     assert "--token-file" not in str(gateway_template(model))
-    assert verified(model) == "False VerificationOff"
+    assert verified(model) == "False NotVerified"
     model.edit(security={"verifyPeers": True})
     model.round()
     assert True in engines(model).values()

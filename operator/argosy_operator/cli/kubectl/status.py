@@ -33,17 +33,16 @@ HEAD = ("name", "mode", "P", "D", "GPUs", "SLO", "attain", "ttft90", "tpot90", "
 WIDE = ("url", "model", "revision", "policy")
 ALSO_WELL_WHEN_FALSE = ("ErrorBudgetBurning", "ScalingLimited")
 """Beside those that `explain` knows."""
-WELL_EITHER_WAY = ("TransportSecured", "ScalingActive", "ScalingAdvised")
+WELL_EITHER_WAY = ("TransportSecured", "ScalingActive")
 """False or Unknown is a choice of the spec, and no trouble."""
 HARMLESS = (
     "NoSLO",
     "Idle",
     "ScaledToZero",
-    "NoBudget",
     "NoTargets",
     "PolicyNone",
     "ExternalOwner",
-    "EngineAsksNoToken",
+    "NotVerified",
 )
 """Reasons with which a condition is neither True nor trouble."""
 

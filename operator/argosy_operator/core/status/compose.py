@@ -94,8 +94,8 @@ def role_status_of(snapshot: Snapshot, draft: Draft, live: Object) -> dict[str, 
     asked = live["spec"].get("replicas", given)
     if spec.autoscaling.is_by_others and role in draft.targets and asked != given:
         more = asked > given
-        facts.add(Fact.ASKS_FOR_MORE if more else Fact.ASKS_FOR_LESS)
-        messages[Reason.ABOVE_MAXIMUM if more else Reason.BELOW_MINIMUM] = (
+        facts.add(Fact.OUT_OF_BOUNDS)
+        messages[Reason.OUT_OF_BOUNDS] = (
             f"{asked} pods asked for, {given} given: "
             f"spec.roles.{role}.replicas.{'max' if more else 'min'} is {given}"
         )

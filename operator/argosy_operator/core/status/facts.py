@@ -83,8 +83,7 @@ class Fact(StrEnum):
     GPU_TYPE_LEFT = "within a day a role has left one of its gpuTypes, which had no room"
     # A role by itself
     ROLE_LACKS_PODS = "fewer pods of the role serve than it is to have"
-    ASKS_FOR_MORE = "others scale the ServingRole, and it asks for more than replicas.max"
-    ASKS_FOR_LESS = "others scale the ServingRole, and it asks for less than replicas.min"
+    OUT_OF_BOUNDS = "others scale the ServingRole, and the spec does not allow its number"
     # Objects of the API server
     NAME_TAKEN = "an object with another owner has a name that the fleet needs"
     SERVICE_NAME_TAKEN = "a Service with another owner has the fleet's name"
@@ -454,7 +453,7 @@ def _was_serving(before: Iterable[Condition]) -> bool:
             case (
                 "Ready",
                 _,
-                Reason.PODS_NOT_READY | Reason.NO_PREFILL | Reason.REVISIONS_DIFFER,
+                Reason.PODS_NOT_READY | Reason.NO_PREFILL,
             ):
                 return True
     return False

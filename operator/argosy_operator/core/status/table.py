@@ -8,7 +8,6 @@ table; tests/core/status brings about every row, in worlds written by hand.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from argosy_law.decision import Decision, lacks_metrics
 from argosy_law.explain import alone_sentence, relearning_sentence
@@ -20,11 +19,9 @@ from argosy_operator.api.conditions import (
     Reason,
     with_runbook,
 )
-from argosy_operator.api.model import dump
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.pods import FetchProgress
-from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.facts import METRICS_PROBLEMS, Fact, Facts, Findings, Overdue
 from argosy_operator.core.status.numbers import number, without_room
 from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES, MOST_NAMED
@@ -65,8 +62,14 @@ BLOCKING: tuple[Reason, ...] = (
 """Problems that a person must solve if they last, most serious first."""
 
 
+_NO_HELP = "so more replicas do not help. Raise the target, or use faster GPUs"
 _MOOT = (Fact.ROLLED_OUT_BEFORE, Fact.ROLLING_OUT, Fact.FRONT_ROLLING)
 """While one of these holds, refused settings do not make the fleet Stalled."""
+
+_APART = (
+    "prefill and decode pods are of different revisions, and only pods of one work together: "
+    "decode pods compute the prompts themselves"
+)
 
 _NOT_MEASURED = (
     ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
@@ -83,9 +86,10 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.READY: (
         ConditionRow(
             "True",
-            Reason.REVISIONS_DIFFER,
+            Reason.NO_PREFILL,
             when=(Fact.DECODE_ALONE, Fact.GATEWAY_READY, Fact.REVISIONS_DIFFER),
             unless=(Fact.SERVICE_NAME_TAKEN,),
+            meaning=_APART,
         ),
         ConditionRow(
             "True",
@@ -161,7 +165,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
         ConditionRow("False", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,)),
         ConditionRow("False", Reason.SETTINGS_PENDING, when=(Fact.SETTINGS_PENDING,)),
-        ConditionRow("False", Reason.SETTINGS_UNKNOWN, when=(Fact.SETTINGS_UNKNOWN,)),
+        ConditionRow("False", Reason.SETTINGS_PENDING, when=(Fact.SETTINGS_UNKNOWN,)),
         ConditionRow("True", Reason.ROLLED_OUT),
     ),
     # Is there one complete pair of pods of one revision, or one colocated pod?
@@ -171,7 +175,10 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.SCALED_TO_ZERO, when=(Fact.AT_ZERO,)),
         ConditionRow("False", Reason.WAKING, when=(Fact.WAKING,)),
         ConditionRow(
-            "False", Reason.REVISIONS_DIFFER, when=(Fact.DISAGGREGATED, Fact.REVISIONS_DIFFER)
+            "False",
+            Reason.NO_PREFILL,
+            when=(Fact.DISAGGREGATED, Fact.REVISIONS_DIFFER),
+            meaning=_APART,
         ),
         ConditionRow("False", Reason.NO_PREFILL, when=(Fact.DISAGGREGATED, Fact.DECODE_SERVES)),
         ConditionRow("False", Reason.NO_DECODE, when=(Fact.DISAGGREGATED, Fact.PREFILL_SERVES)),
@@ -203,7 +210,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             ConditionRow("True", reason, when=(fact,), unless=(Fact.ROLLED_OUT_BEFORE,))
             for fact, reason in (
                 (Fact.SETTINGS_PENDING, Reason.SETTINGS_PENDING),
-                (Fact.SETTINGS_UNKNOWN, Reason.SETTINGS_UNKNOWN),
+                (Fact.SETTINGS_UNKNOWN, Reason.SETTINGS_PENDING),
             )
         ),
         # A fleet that scales, or has lost a pod, is not on its way to another spec.
@@ -241,7 +248,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             for r in (*FETCH_FAILURES, Reason.WEIGHTS_INVALID, Reason.UNSUPPORTED_ARCHITECTURE)
         ),
         ConditionRow("False", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
-        ConditionRow("True", Reason.FETCHED),
+        ConditionRow("True", Reason.AS_SPECIFIED, meaning="the model is in its claim"),
     ),
     # Did requests meet their targets?
     ConditionType.SLO_MET: (
@@ -285,8 +292,20 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             Reason.NO_TRAFFIC,
             unless=(Fact.ATTAINMENT_KNOWN,),
         ),
-        ConditionRow("False", Reason.TTFT_FLOOR_ABOVE_TARGET, when=(Fact.TTFT_UNREACHABLE,)),
-        ConditionRow("False", Reason.TPOT_FLOOR_ABOVE_TARGET, when=(Fact.TPOT_UNREACHABLE,)),
+        ConditionRow(
+            "False",
+            Reason.FLOOR_ABOVE_TARGET,
+            when=(Fact.TTFT_UNREACHABLE,),
+            meaning="a prompt alone in the fleet takes longer than spec.slo.ttft.target, "
+            + _NO_HELP,
+        ),
+        ConditionRow(
+            "False",
+            Reason.FLOOR_ABOVE_TARGET,
+            when=(Fact.TPOT_UNREACHABLE,),
+            meaning="a request alone in the fleet takes longer per token than "
+            f"spec.slo.tpot.target, {_NO_HELP}",
+        ),
         ConditionRow("False", Reason.GPU_BUDGET, when=(Fact.GPU_BUDGET_BOUND,)),
         ConditionRow("False", Reason.MAX_REPLICAS_BOUND, when=(Fact.MAX_REPLICAS_BOUND,)),
         ConditionRow(
@@ -301,14 +320,24 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
         ConditionRow("False", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
         ConditionRow("False", Reason.NO_SLO, unless=(Fact.LAW_SCALED,)),
-        ConditionRow("False", Reason.ADVISORY, when=(Fact.ADVISORY,)),
+        ConditionRow(
+            "False",
+            Reason.EXTERNAL_OWNER,
+            when=(Fact.ADVISORY,),
+            meaning="spec.autoscaling.advisory is true: decisions are shown in "
+            "status.autoscaling.advice, and others scale the ServingRoles",
+        ),
         ConditionRow("True", Reason.SCALED_TO_ZERO, when=(Fact.AT_ZERO,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("False", Reason.METRICS_UNAVAILABLE, when=(Fact.METRICS_UNAVAILABLE,)),
         ConditionRow("True", Reason.GATEWAYS_ALONE, when=(Fact.GATEWAYS_ALONE,)),
-        ConditionRow("True", Reason.CAPACITY_RELEARNT, when=(Fact.CAPACITY_RELEARNT,)),
+        ConditionRow("True", Reason.SIGNALS_UNKNOWN, when=(Fact.CAPACITY_RELEARNT,)),
         ConditionRow("True", Reason.SIGNALS_UNKNOWN, when=(Fact.SIGNALS_UNKNOWN,)),
-        ConditionRow("True", Reason.FOLLOWING_GOODPUT),
+        ConditionRow(
+            "True",
+            Reason.AS_SPECIFIED,
+            meaning="replicas follow the measured load and spec.slo",
+        ),
     ),
     # Does the number of gateways follow their load?
     ConditionType.GATEWAY_SCALING_ACTIVE: (
@@ -381,8 +410,20 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ),
     # May only those call the engine pods who prove that they are of the fleet?
     ConditionType.PEERS_VERIFIED: (
-        ConditionRow("False", Reason.VERIFICATION_OFF, when=(Fact.VERIFICATION_OFF,)),
-        ConditionRow("False", Reason.ENGINE_ASKS_NO_TOKEN, when=(Fact.OTHER_ENGINE,)),
+        ConditionRow(
+            "False",
+            Reason.NOT_VERIFIED,
+            when=(Fact.VERIFICATION_OFF,),
+            meaning="spec.security.verifyPeers is false: engine pods serve everyone who reaches "
+            "them",
+        ),
+        ConditionRow(
+            "False",
+            Reason.NOT_VERIFIED,
+            when=(Fact.OTHER_ENGINE,),
+            meaning="engines of spec.engine.type vllm and sglang ask their callers for no token: "
+            "they serve everyone who reaches them",
+        ),
         ConditionRow("False", Reason.KEYS_UNKNOWN, when=(Fact.KEYS_UNKNOWN,)),
         ConditionRow(
             "False",
@@ -433,8 +474,7 @@ ROLE_TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ),
     # Is the role to have another number of pods than its ServingRole asks for?
     ConditionType.SCALING_LIMITED: (
-        ConditionRow("True", Reason.ABOVE_MAXIMUM, when=(Fact.ASKS_FOR_MORE,)),
-        ConditionRow("True", Reason.BELOW_MINIMUM, when=(Fact.ASKS_FOR_LESS,)),
+        ConditionRow("True", Reason.OUT_OF_BOUNDS, when=(Fact.OUT_OF_BOUNDS,)),
         ConditionRow(
             "False",
             Reason.AS_SPECIFIED,
@@ -466,7 +506,6 @@ def _message(row: ConditionRow, messages: Mapping[Reason, str]) -> str:
 _ALL_SERVE = Reason.ROLLED_OUT.meaning
 _STEPS = 20
 _GIB, _MIB = 1 << 30, 1 << 20
-_UNREACHABLE = "so more replicas do not help. Raise the target, or use faster GPUs"
 
 FOREIGN = (
     "already exists with another owner and is left unchanged. Delete it, or create the fleet under "
@@ -481,10 +520,6 @@ FIXED: dict[Reason, str] = {
     Reason.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
     Reason.MAX_REPLICAS_BOUND: "more replicas are needed than spec.roles.<role>.replicas.max, "
     "or the max of an open schedule, allows. Raise it, or relax spec.slo",
-    Reason.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone in the fleet takes longer than "
-    f"spec.slo.ttft.target, {_UNREACHABLE}",
-    Reason.TPOT_FLOOR_ABOVE_TARGET: "a request alone in the fleet takes longer per token than "
-    f"spec.slo.tpot.target, {_UNREACHABLE}",
 }
 """Messages that do not depend on the fleet."""
 
@@ -543,6 +578,12 @@ def _of_settings(findings: Findings) -> dict[Reason, str]:
     snapshot, found = findings.snapshot, findings.settings
     settings = f"the settings in ConfigMap {names.settings(snapshot.fleet.name)}"
     messages = dict[Reason, str]()
+    if found.unknown:
+        messages[Reason.SETTINGS_PENDING] = (
+            f"{_part(found.unknown, found.ready, 'does', 'do')} not say whether {settings} are in "
+            f"use: port {names.GATEWAY_ADMIN_PORT} does not answer the operator. "
+            f"{UNHEARD_S:.0f} s after the settings were written this is not waited for any more"
+        )
     if found.pending:
         messages[Reason.SETTINGS_PENDING] = (
             f"{_part(found.pending, found.ready, 'uses', 'use')} older settings than those of the "
@@ -554,12 +595,6 @@ def _of_settings(findings: Findings) -> dict[Reason, str]:
             f"{_part(refusing, found.ready, 'refuses', 'refuse')} {settings} and "
             f"{'goes' if len(refusing) == 1 else 'go'} on with older ones: "
             f"{found.refusing[0].why.strip().rstrip('.')}"
-        )
-    if found.unknown:
-        messages[Reason.SETTINGS_UNKNOWN] = (
-            f"{_part(found.unknown, found.ready, 'does', 'do')} not say whether {settings} are in "
-            f"use: port {names.GATEWAY_ADMIN_PORT} does not answer the operator. "
-            f"{UNHEARD_S:.0f} s after the settings were written this is not waited for any more"
         )
     before = snapshot.fleet.status.conditions
     if is_rolled_out(before, snapshot.fleet.metadata.generation):
@@ -595,9 +630,8 @@ def _blind(findings: Findings) -> str:
 def _of_model(findings: Findings) -> dict[Reason, str]:
     snapshot, draft = findings.snapshot, findings.draft
     model, job = snapshot.fleet.spec.model.uri, names.fetch_job(snapshot.fleet.name)
-    if (known := draft.model or _known(snapshot)) is not None:
-        where = f"commit {known['commit']} of {model} is in claim {known['claimName']}"
-        return {Reason.FETCHED: where}
+    if draft.model is not None or snapshot.fleet.fetched_model is not None:
+        return {}
     live = live_job(snapshot)
     pods = () if live is None else pods_of(snapshot, live)
     state = f"it has no pod yet: if this lasts, kubectl describe job {job} says why"
@@ -622,11 +656,6 @@ def _in_steps(progress: FetchProgress) -> str:
     here = progress.bytes * _STEPS // progress.of * progress.of / _STEPS
     unit, divisor = ("GiB", _GIB) if progress.of >= _GIB else ("MiB", _MIB)
     return f"{here / divisor:.1f} of {progress.of / divisor:.1f} {unit}"
-
-
-def _known(snapshot: Snapshot) -> dict[str, Any] | None:
-    fetched = snapshot.fleet.fetched_model
-    return None if fetched is None else dump(fetched)
 
 
 def _rolling_out(findings: Findings) -> str:
@@ -690,8 +719,6 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
     if decision is None:
         return {}
     messages: dict[Reason, str] = {}
-    if decision.relearning:
-        messages[Reason.CAPACITY_RELEARNT] = relearning_sentence(decision.relearning)
     if lacks_metrics(decision):
         messages[Reason.METRICS_UNAVAILABLE] = decision.message
     if decision.gateways_alone:
@@ -702,6 +729,8 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
             "roles is removed; replicas are still added. Check that Prometheus scrapes the engine "
             "pods"
         )
+    if decision.relearning:
+        messages[Reason.SIGNALS_UNKNOWN] = relearning_sentence(decision.relearning)
     if decision.lack is not None:
         why = (
             f"more replicas are needed than {BUDGETS[decision.lack.whose]}, or relax spec.slo. "
