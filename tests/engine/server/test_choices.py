@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.batching import prefill_first
 from tests.engine.server.spelling import Engine, SpellingRunner, likely
 from tests.kv.nodes import BLOCK
 
@@ -96,22 +95,6 @@ async def test_several_prompts_are_answered_in_their_order():
     assert streamed(await chunks(ask(prompt=prompts, n=2))) == whole(found)
 
 
-async def test_the_likeliest_of_several_are_sent():
-    ranked = sorted(
-        [await answer(ask(seed=1 + i, logprobs=0)) for i in range(4)], key=lambda one: -mean(one)
-    )
-    found = await answer(ask(n=2, best_of=4))
-    assert list(whole(found).values()) == [whole(one)[0] for one in ranked[:2]]
-    assert [choice["index"] for choice in found["choices"]] == [0, 1]
-    every = await answer(ask(n=4))
-    assert found["usage"]["completion_tokens"] == every["usage"]["completion_tokens"]
-
-
-def mean(body: dict) -> float:
-    values = body["choices"][0]["logprobs"]["token_logprobs"]
-    return sum(values) / len(values)
-
-
 async def test_an_echo_stands_before_the_text():
     plain = whole(await answer(ask()))[0]
     found = await answer(ask(echo=True))
@@ -134,17 +117,6 @@ async def test_a_loglikelihood_is_the_prompts_own():
     more = (await answer(ask(echo=True, logprobs=1, max_tokens=1)))["choices"][0]
     assert more["logprobs"]["token_logprobs"][: len(SAID)] == told["token_logprobs"]
     assert len(more["logprobs"]["tokens"]) == len(SAID) + 1
-
-
-async def test_what_is_told_of_a_prompt_does_not_depend_on_what_is_cached():
-    engine = Engine()
-    await answer(ask(), engine=engine)
-    found = await answer(ask(prompt_logprobs=0, n=2), engine=engine)
-    told = found["choices"][0]["prompt_logprobs"]
-    assert told[0] is None
-    assert [set(one) for one in told[1:]] == [{str(ord(letter))} for letter in SAID[1:]]
-    assert told[1][str(ord("o"))] == {"logprob": -ord("o") / 8, "rank": 7, "decoded_token": "o"}
-    assert (await answer(chat(prompt_logprobs=1), CHAT))["prompt_logprobs"][0] is None
 
 
 async def test_t45_a_chat_tells_the_probabilities_of_each_token():
@@ -206,11 +178,6 @@ async def test_usage_comes_with_each_chunk_if_it_is_asked_for():
             assert {u["total_tokens"] - u["completion_tokens"] for u in mine} == {prompt}
 
 
-async def test_usage_with_each_chunk_only_goes_with_that_of_the_end():
-    events = await chunks(ask(stream_options={"continuous_usage_stats": True}))
-    assert not any("usage" in event for event in events)
-
-
 async def test_the_stop_is_named():
     text = whole(await answer(ask(ignore_eos=True)))[0][0]
     found = await answer(ask(ignore_eos=True, stop=["nowhere", text[3], text[2]]))
@@ -219,14 +186,6 @@ async def test_the_stop_is_named():
     found = await answer(ask(ignore_eos=True, stop_token_ids=[ids[0]]))
     assert whole(found)[0] == ("", "stop", ids[0])
     assert whole(await answer(ask(ignore_eos=True)))[0][1:] == ("length", None)
-
-
-async def test_a_long_prompt_loses_its_beginning():
-    found = await answer(ask(truncate_prompt_tokens=4, echo=True, ignore_eos=True))
-    alone = await answer(ask(prompt=SAID[-4:], echo=True, ignore_eos=True))
-    assert whole(found) == whole(alone)
-    beyond = await answer(ask(prompt="x" * 500, truncate_prompt_tokens=-1, max_tokens=1))
-    assert beyond["usage"]["prompt_tokens"] == 159
 
 
 @pytest.mark.parametrize(
@@ -261,11 +220,6 @@ async def test_what_is_too_much_or_does_not_go_together_is_refused(more, param):
     assert not engine.loop.scheduler.sequences
 
 
-async def test_top_logprobs_need_logprobs():
-    response = await Engine().post(CHAT, chat(top_logprobs=2))
-    assert response.json()["error"]["param"] == "top_logprobs"
-
-
 async def test_an_engine_that_only_simulates_says_so():
     engine = Engine()
     engine.runner.knows_likely = False
@@ -273,20 +227,6 @@ async def test_an_engine_that_only_simulates_says_so():
         response = await engine.post(COMPLETIONS, ask(**more))
         assert response.status_code == 400
         assert "simulates" in response.json()["error"]["message"]
-
-
-async def test_a_stream_of_several_choices_names_no_tokens_to_go_on_after():
-    response = await Engine().post(
-        COMPLETIONS, ask(n=2, stream=True), x_argosy_token_ids="1", x_request_id="r"
-    )
-    assert "x-argosy-token-ids" not in response.headers
-    assert ": argosy" not in response.text
-    sent = {"token_ids": [97], "created": 1}
-    again = await Engine().post(
-        COMPLETIONS, ask(n=2, stream=True, argosy_resume=sent), x_argosy_resume="1"
-    )
-    assert again.status_code == 400
-    assert again.json()["error"]["param"] == "argosy_resume"
 
 
 async def test_when_one_choice_fails_the_others_end_with_it():
@@ -309,48 +249,12 @@ async def test_when_one_choice_fails_the_others_end_with_it():
     assert likely(97, 0) == ((97, -97 / 8, 7),)
 
 
-@pytest.mark.parametrize(
-    "less", [{"max_queue": 0}, {"max_num_batched_tokens": 2}], ids=["queue", "step"]
-)
-async def test_limits_that_shrink_on_the_way_refuse_no_choice_of_an_accepted_request(less):
-    engine = Engine()
-    execute = engine.runner.execute
-
-    def shrink(plan):
-        engine.loop.scheduler.limits = replace(engine.loop.scheduler.limits, **less)
-        engine.loop.scheduler.batching = prefill_first
-        return execute(plan)
-
-    wanted = whole(await answer(ask(n=3, temperature=1)))
-    engine.runner.execute = shrink
-    assert whole(await answer(ask(n=3, temperature=1), engine=engine)) == wanted
-
-
 async def test_beyond_what_may_wait_clients_are_told_when_to_come_again():
     engine = Engine()
     engine.loop.scheduler.limits = replace(engine.loop.scheduler.limits, max_queue=0)
     response = await engine.post(COMPLETIONS, ask())
     assert (response.status_code, response.headers["retry-after"]) == (429, "1")
     assert response.json()["error"]["code"] == "queue_full"
-
-
-async def test_a_choice_that_an_ending_engine_refuses_ends_the_stream_with_the_reason():
-    engine = Engine()
-    submit, asked = engine.loop.submit, []
-
-    def ends_before_the_fourth(request, sink):
-        asked.append(request)
-        if len(asked) == 4:
-            engine.loop._stopping.set()
-        return submit(request, sink)
-
-    engine.loop.submit = ends_before_the_fourth
-    body = ask(prompt=[SAID, "and so on"], n=2, stream=True, ignore_eos=True)
-    response = await engine.post(COMPLETIONS, body)
-    assert response.status_code == 200
-    end = response.text.strip().split("\n\n")[-1]
-    error = json.loads(end.removeprefix("data: "))["error"]
-    assert (error["type"], error["code"]) == ("server_error", "draining")
 
 
 async def test_blocks_are_shared_by_requests_of_one_salt_alone():

@@ -15,9 +15,8 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from argosy_engine.errors import GrammarError
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
-from argosy_engine.text.grammars import TokenGrammars, compose, terminal_depth
+from argosy_engine.text.grammars import TokenGrammars, compose
 from tests.engine.server.spelling import EOS, Engine
 
 COMPLETIONS = "/v1/completions"
@@ -181,23 +180,7 @@ def test_a_step_does_not_wait_for_a_grammar_that_is_being_compiled():
     assert grammars.knows(slow)
 
 
-def test_terminals_are_counted_with_their_parentheses():
-    assert terminal_depth('start: "a"') == 1
-    assert terminal_depth('start: A\nA: "a"') == 1
-    assert terminal_depth('start: A\nA: B B\nB: "b"') == 2
-    assert terminal_depth('start: A\nA: (("x" | [B]) "y")\nB.5: /c/ // A ((((( \n | "((("') == 5
-    assert terminal_depth("start: A\nA: B\nB: A") == 2
-    assert terminal_depth("start: a\na: b\nb: (((c)))\nc: start") == 1
-    assert terminal_depth(terminals('("x" %s)')[1](300)) == 601
-
-
 def gbnf(rules: int) -> str:
     names = NAMES[: rules - 1]
     each = "\n".join(f'{name} ::= "{name}"' for name in names)
     return f"root ::= {' | '.join(names)}\n{each}"
-
-
-def test_a_grammar_may_have_500_gbnf_rules_and_no_more():
-    assert compose("grammar", gbnf(500))
-    with pytest.raises(GrammarError, match="more than 500 GBNF rules"):
-        compose("grammar", gbnf(501))

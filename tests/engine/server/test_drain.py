@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_engine.server.drain import Drain
-from tests.kv.nodes import until
 
 
 def drain_of(running, leases, timeout_s=60.0):
@@ -22,18 +21,6 @@ def drain_of(running, leases, timeout_s=60.0):
     drain.terminate()
     assert switched == [True]
     return drain, looks
-
-
-async def test_a_look_between_a_prompts_end_and_its_lease_ends_nothing():
-    drain, looks = drain_of(running=[1, 0, 0], leases=[0, 1, 1, 0])
-    assert await drain.quiet()
-    assert looks == {"running": [0], "leases": [0]}
-
-
-async def test_an_engine_that_is_idle_at_the_first_look_is_looked_at_again():
-    drain, looks = drain_of(running=[0, 1, 0], leases=[0])
-    assert await drain.quiet()
-    assert looks == {"running": [0], "leases": [0]}
 
 
 async def test_an_idle_engine_ends_and_a_busy_one_when_its_time_is_over():
@@ -84,32 +71,6 @@ def test_a_drain_order_lasts_from_the_last_time_it_was_given(told):
     assert timers.due == []
 
 
-def test_the_operator_reads_what_still_runs_and_for_how_long_the_order_lasts():
-    timers = Timers()
-    drain = Drain(
-        running=lambda: 3, leases=lambda: 2, switch=lambda on: None, timeout_s=60,
-        role=lambda: "decode", later=timers.later, clock=lambda: timers.now,
-    )  # fmt: skip
-    report = {"role": "decode", "draining": False, "running": 3, "leases": 2}
-    assert drain.report() == {**report, "expires_in_s": None}
-    drain.begin(60)
-    timers.now = 59.5
-    assert drain.report() == {**report, "draining": True, "expires_in_s": 0.5}
-    timers.now = 61.0
-    assert drain.report()["expires_in_s"] == 0.0
-
-
-async def test_an_order_expires_on_the_event_loops_clock():
-    switched = []
-    drain = Drain(
-        running=lambda: 0, leases=lambda: 0, switch=switched.append, timeout_s=60
-    )  # fmt: skip
-    drain.begin(0.01)
-    assert drain.draining
-    await until(lambda: not drain.draining, within_s=20)
-    assert switched == [True, False]
-
-
 @pytest.mark.parametrize(("running", "leases"), [(1, 0), (0, 1)])
 def test_an_engine_with_requests_or_leases_is_busy(running, leases):
     drain = Drain(
@@ -128,13 +89,3 @@ def test_sigterm_does_not_expire(told):
     assert (drain.draining, switched[-1]) == (True, True)
     assert drain.report()["expires_in_s"] is None
     assert not drain.recall()
-
-
-def test_a_pod_that_was_called_back_may_be_drained_again_for_the_whole_time(told):
-    drain, timers, _ = told
-    drain.begin(60)
-    timers.pass_time(30)
-    assert drain.recall()
-    drain.begin(60)
-    timers.pass_time(59)
-    assert drain.draining

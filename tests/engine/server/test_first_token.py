@@ -4,8 +4,6 @@ import asyncio
 import json
 import time
 
-import pytest
-
 from argosy_engine.config import EngineConfig
 from argosy_engine.runtime.sim import SimTokenizer
 from argosy_engine.server.openai.routes import OpenAiApi
@@ -81,16 +79,3 @@ async def test_ttft_of_a_whole_answer_is_that_of_its_first_token():
         connection.leaving.set()
         await answering
         assert seen(engine, "count") == 1
-
-
-async def test_a_client_that_leaves_before_its_first_token_has_no_ttft():
-    with node("colocated") as engine:
-        _, go_on = engine.hold_steps()
-        _, answering = ask(engine, stream=True)
-        await until(lambda: engine.loop.unfinished)
-        answering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await answering
-        go_on.set()
-        await until(lambda: not engine.loop.unfinished)
-        assert seen(engine, "count") == 0

@@ -5,7 +5,7 @@ import pytest
 
 from argosy_engine.core.capacity import PastFuture
 from argosy_engine.server.admin import Admin
-from tests.kv.nodes import BLOCK, Node, node, until
+from tests.kv.nodes import BLOCK, node, until
 
 
 @pytest.fixture
@@ -71,26 +71,6 @@ async def test_what_is_wrong_is_a_400_and_changes_nothing(engine, body, said):
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith(said)
     assert (await call(engine, "GET", "/limits")).json() == before
-
-
-async def test_an_engine_that_is_not_serving_says_so():
-    for method, path in (("GET", "/limits"), ("PUT", "/limits"), ("POST", "/reset_prefix_cache")):
-        answer = await call(None, method, path, json={"max_num_seqs": 1})
-        assert answer.status_code == 503
-        assert "not serving" in answer.json()["error"]["message"]
-
-
-async def test_a_change_that_waits_when_the_engine_ends_is_answered():
-    engine = Node("colocated", "text")
-    computing, go_on = engine.hold_steps()
-    engine.ask([5] * BLOCK)
-    await until(computing.is_set)
-    engine.loop._stopping.set()
-    waits = [engine.loop.change({"max_num_seqs": 1}), engine.loop.reset_prefix_cache()]
-    go_on.set()
-    for future in waits:
-        assert "shutting down" in str(future.exception(20))
-    engine.close()
 
 
 async def test_the_prefix_cache_is_reset_when_nothing_runs(engine):

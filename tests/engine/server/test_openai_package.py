@@ -133,28 +133,3 @@ def test_t46_a_call_that_the_model_decides_on_and_its_reasoning():
     assert "".join(part.function.arguments for part in parts) == arguments
     ends = [one.finish_reason for chunk in chunks for one in chunk.choices if one.finish_reason]
     assert [whole.choices[0].finish_reason, *ends] == ["tool_calls", "tool_calls"]
-
-
-def test_t46_completions_of_several_prompts_with_their_echo():
-    async def ask(client):
-        return await client.completions.create(
-            model="m", prompt=["a b", "b a"], echo=True, logprobs=1, max_tokens=0, temperature=0
-        )
-
-    found = served(ask)
-    assert [choice.text for choice in found.choices] == ["a b", "b a"]
-    assert found.choices[0].logprobs.token_logprobs[0] is None
-    assert found.choices[1].logprobs.tokens == ["b", " ", "a"]
-
-
-def test_t46_a_refusal_is_the_packages_own_error():
-    async def ask(client):
-        with pytest.raises(openai.BadRequestError) as refused:
-            await client.completions.create(model="m", prompt="a", n=10_000)
-        with pytest.raises(openai.NotFoundError) as missing:
-            await client.embeddings.create(model="m", input="a")
-        return refused.value, missing.value
-
-    refused, missing = served(ask)
-    assert refused.param == "n"
-    assert "embeddings" in missing.message

@@ -39,9 +39,3 @@ async def test_a_request_that_waits_longer_than_the_time_out_is_told_to_come_aga
     assert "waited too long" in error["message"]
     await until(lambda: not engine.loop.unfinished)
     assert engine.scheduler.sequences == {}
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_enters_the_batch_in_time_is_answered(engine, stream):
-    said = await answer(engine, queue_timeout_s=60.0, stream=stream)
-    assert said.status_code == 200

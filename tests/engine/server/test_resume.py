@@ -157,23 +157,3 @@ async def test_a_wrong_account_of_what_was_sent_is_refused(sent, says):
     error = response.json()["error"]
     assert error["param"] == "argosy_resume"
     assert error["message"].removeprefix("argosy_resume: ").startswith(says)
-
-
-async def test_a_gateway_that_says_nothing_of_what_was_sent_is_told_what_to_write():
-    response = await Engine().post(PATHS[0], ask(PATHS[0]), x_argosy_resume="1")
-    assert response.status_code == 400
-    assert "must be an object, such as" in response.json()["error"]["message"]
-
-
-async def test_only_a_stream_goes_on():
-    body = {"model": "m", "prompt": "a", "argosy_resume": {"token_ids": [97], "created": 1}}
-    response = await Engine().post(PATHS[0], body, x_argosy_resume="1")
-    assert response.status_code == 400
-    assert 'only goes with "stream": true' in response.json()["error"]["message"]
-
-
-async def test_a_stream_of_no_token_yet_goes_on_without_its_opening():
-    path, body = PATHS[1], ask(PATHS[1], max_tokens=5)
-    whole = await begun(path, body)
-    rest = await gone_on(path, body, whole[:1])
-    assert without_cached(read(whole[:1] + rest)) == without_cached(read(whole))

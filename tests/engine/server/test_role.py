@@ -44,11 +44,6 @@ def engine(tmp_path):
     return Followed(tmp_path)
 
 
-def test_without_a_change_nothing_is_told(engine):
-    assert engine.look(3) == ("prefill", True)
-    assert engine.taken == []
-
-
 def test_another_role_ends_admission_at_once_and_is_taken_when_all_has_ended(engine):
     engine.running = 1
     engine.path.write_text("decode\n")
@@ -60,16 +55,6 @@ def test_another_role_ends_admission_at_once_and_is_taken_when_all_has_ended(eng
     assert engine.taken == ["decode"]
     assert engine.look(3) == ("decode", True)
     assert engine.taken == ["decode"]
-
-
-def test_a_look_between_a_prompts_end_and_its_lease_changes_nothing(engine):
-    engine.path.write_text("decode")
-    engine.look()
-    engine.running = 1
-    assert engine.look() == ("prefill", False)
-    engine.running = 0
-    assert engine.look() == ("prefill", False)
-    assert engine.look() == ("decode", True)
 
 
 async def test_an_engine_follows_its_file_until_it_ends(engine, monkeypatch):
@@ -84,18 +69,6 @@ async def test_an_engine_follows_its_file_until_it_ends(engine, monkeypatch):
     await asyncio.wait((following,))
 
 
-def test_a_file_that_goes_back_in_time_opens_the_engine_again(engine):
-    engine.running = 1
-    engine.path.write_text("decode")
-    assert engine.look() == ("prefill", False)
-    engine.path.write_text("prefill")
-    assert engine.look() == ("prefill", True)
-    engine.path.write_text("decode")
-    engine.running = 0
-    assert engine.look() == ("prefill", False)
-    assert engine.look() == ("decode", True)
-
-
 @pytest.mark.parametrize("text", ["", "colocated", "gateway", "prefill decode"])
 def test_a_file_with_another_word_changes_nothing_and_is_logged_once(engine, caplog, text):
     engine.path.write_text(text)
@@ -105,36 +78,12 @@ def test_a_file_with_another_word_changes_nothing_and_is_logged_once(engine, cap
     ]
 
 
-def test_a_missing_file_changes_nothing_and_a_file_that_returns_counts(engine):
-    engine.path.unlink()
-    assert engine.look(3) == ("prefill", True)
-    engine.path.write_text("decode")
-    assert engine.look(2) == ("decode", True)
-
-
 def test_a_new_role_does_not_end_a_drain(engine):
     engine.admission.drains(True)
     engine.path.write_text("decode")
     assert engine.look(2) == ("decode", False)
     engine.admission.drains(False)
     assert engine.look() == ("decode", True)
-
-
-def test_a_recalled_drain_does_not_open_an_engine_that_changes_its_role(engine):
-    engine.running = 1
-    engine.admission.drains(True)
-    engine.path.write_text("decode")
-    engine.look()
-    engine.admission.drains(False)
-    assert engine.look() == ("prefill", False)
-
-
-def test_the_file_counts_from_the_start(tmp_path):
-    path = tmp_path / "role"
-    path.write_text("decode\n")
-    config = parse([*ARGS, "--role", "prefill", "--role-file", str(path)])
-    assert role_at_start(config) == EngineRole("decode", mutable=True)
-    assert role_at_start(parse([*ARGS, "--role", "prefill"])) == EngineRole("prefill")
 
 
 @pytest.mark.parametrize(

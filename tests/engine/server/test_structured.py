@@ -150,25 +150,6 @@ async def test_an_expression_a_choice_and_a_grammar_hold():
     assert await text_of(structured(grammar='root ::= "yes" | "no"')) in ("yes", "no")
 
 
-async def test_a_choice_may_hold_any_character():
-    for first in range(0, 0xA0, 8):
-        some = [chr(code) for code in range(first, first + 8) if code != EOS]
-        text = "".join(some) + "\u2028🙂<a>%json"
-        assert await text_of(structured(choice=[text])) == text
-
-
-async def test_text_and_null_ask_for_nothing():
-    plain = await Engine().post(COMPLETIONS, ask())
-    for more in (
-        {"response_format": {"type": "text"}},
-        {"response_format": None},
-        {"structured_outputs": {}},
-    ):
-        assert (await Engine().post(COMPLETIONS, ask(**more))).json()["choices"] == plain.json()[
-            "choices"
-        ]
-
-
 async def test_a_stream_that_goes_on_elsewhere_goes_on_in_the_grammar():
     body = {**structured(json=SCHEMA), "stream": True}
     headers = {"x_argosy_token_ids": "1", "x_request_id": "r"}
@@ -184,16 +165,6 @@ async def test_a_stream_that_goes_on_elsewhere_goes_on_in_the_grammar():
         found = [event.text for event in events_of(rest.text)]
         assert "".join(texts[:cut] + found) == "".join(texts)
     json.loads("".join(texts))
-
-
-async def test_several_choices_and_requests_are_held_apart():
-    engine = Engine()
-    body = {**structured(regex="[ab]{6}|[cd]{6}"), "n": 6}
-    found = [c["text"] for c in (await engine.post(COMPLETIONS, body)).json()["choices"]]
-    assert all(re.fullmatch("[ab]{6}|[cd]{6}", text) for text in found)
-    assert len(set(found)) > 1
-    again = await engine.post(COMPLETIONS, structured(regex="z{2}"))
-    assert again.json()["choices"][0]["text"] == "zz"
 
 
 NESTED: dict = {}
@@ -275,31 +246,6 @@ async def test_a_format_that_makes_no_sense_is_named(more, param):
     assert response.json()["error"]["param"] == param
 
 
-def test_a_json_object_is_a_schema_that_any_object_fits():
-    from argosy_engine.text.grammars import compose
-
-    for asked in (
-        {"response_format": {"type": "json_object"}},
-        {"structured_outputs": {"json_object": True}},
-    ):
-        assert structure_of(asked).grammar == compose("json", {"type": "object"})
-
-
-@pytest.mark.parametrize("kind", ["regex", "grammar"])
-async def test_a_grammar_that_is_too_long_is_refused_with_the_bound(kind):
-    response = await Engine().post(COMPLETIONS, structured(**{kind: "a" * 70_000}))
-    assert response.status_code == 400
-    assert response.json()["error"]["message"].endswith("has 70000 characters: write at most 65536")
-
-
-async def test_an_engine_that_only_simulates_says_so():
-    engine = Engine()
-    engine.runner.grammars = None
-    response = await engine.post(COMPLETIONS, structured(regex="a"))
-    assert response.status_code == 400
-    assert "simulates" in response.json()["error"]["message"]
-
-
 def test_after_a_match_only_the_end_may_follow():
     from argosy_engine.errors import GrammarError
     from argosy_engine.text.grammars import compose
@@ -317,33 +263,6 @@ def test_after_a_match_only_the_end_may_follow():
     assert allowed("r", []) == [ord("a")]  # and from its beginning again
     with pytest.raises(GrammarError, match="cannot go on"):
         allowed("t", list(b"zz"))
-
-
-def test_what_is_kept_of_requests_and_of_grammars_is_bounded_and_those_left_are_right(monkeypatch):
-    from argosy_engine.text import grammars as kept
-
-    monkeypatch.setattr(kept, "_KEPT_OUTPUTS", 2)
-    monkeypatch.setattr(kept, "_KEPT_GRAMMARS", 2)
-    grammars = ByteTokenizer(256).grammars(256, [EOS])
-    for output in (b"", b"x"):
-        for letter in "abcdab":
-            mask = grammars.mask(letter, kept.compose("regex", f"x{letter}"), list(output))
-            wanted = letter if output else "x"
-            assert [b for b in range(256) if mask[b // 8] >> b % 8 & 1] == [ord(wanted)]
-    assert len(grammars._outputs) == len(grammars._compiled) == 2
-
-
-def test_a_grammar_stays_compiled_as_long_as_a_request_has_it(monkeypatch):
-    from argosy_engine.text import grammars as kept
-
-    monkeypatch.setattr(kept, "_KEPT_GRAMMARS", 2)
-    grammars = ByteTokenizer(256).grammars(256, [EOS])
-    with grammars.held("start: /x/"):
-        grammars.prepare("start: /x/")
-        for letter in "abcd":
-            grammars.prepare(f"start: /{letter}/")
-        assert [letter for letter in "xabcd" if grammars.knows(f"start: /{letter}/")] == [*"xcd"]
-    assert [letter for letter in "xabcd" if grammars.knows(f"start: /{letter}/")] == [*"cd"]
 
 
 async def test_an_answer_that_its_grammar_ends_is_the_clients_error():

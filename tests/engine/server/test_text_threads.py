@@ -10,8 +10,6 @@ import pytest
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import ClientGoneError
-from argosy_engine.server.openai.errors import ApiError
-from argosy_engine.server.openai.request import parse_chat, parse_completion
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.openai.text_threads import TextThreads, while_connected
 
@@ -82,48 +80,6 @@ async def test_long_prompts_beyond_what_may_wait_are_answered_429():
     assert (first.status_code, first.headers["retry-after"]) == (429, "1")
     assert first.json()["error"]["code"] == "queue_full"
     assert (statuses.count(400), statuses.count(429)) == (8, 4)
-
-
-async def test_long_texts_to_tokenise_beyond_what_may_wait_are_answered_429():
-    tokenizer = HeldTokenizer()
-    async with engine(tokenizer) as client:
-        body = {"model": "m", "prompt": LONG}
-        asked = [asyncio.ensure_future(client.post("/tokenize", json=body)) for _ in range(12)]
-        done, _ = await asyncio.wait(asked, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
-        first = done.pop().result()
-        tokenizer.go.set()
-        statuses = [(await answer).status_code for answer in asked]
-    assert (first.status_code, first.headers["retry-after"]) == (429, "1")
-    assert (statuses.count(200), statuses.count(429)) == (8, 4)
-
-
-class Counting(HeldTokenizer):
-    """Three bytes a token at most; whatever is tokenised is one token too many."""
-
-    def fewest_tokens(self, text):
-        return -(-len(text.encode()) // 3)
-
-    def encode(self, text, **_):
-        raise AssertionError("tokenised in vain")
-
-    def chat_text(self, messages, **_):
-        return "".join(m["content"] for m in messages)
-
-
-BODIES = [
-    (parse_completion, {"model": "m", "prompt": "é" * 150}),
-    (parse_completion, {"model": "m", "prompt": ["x" * 300]}),
-    (parse_completion, {"model": "m", "prompt": [5] * 100}),
-    (parse_chat, {"model": "m", "messages": [{"role": "user", "content": "x" * 300}]}),
-]
-
-
-@pytest.mark.parametrize(("parse", "body"), BODIES)
-def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(parse, body):
-    with pytest.raises(ApiError) as refused:
-        parse(body, Counting(), served_name="m", max_model_len=100)
-    assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
-    assert "shorten it" in refused.value.message
 
 
 async def test_what_waits_for_a_thread_is_given_up_when_its_client_leaves():

@@ -14,12 +14,9 @@ from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.request import parse_chat
 from argosy_engine.server.openai.tool_calls import (
     PARSERS,
-    NamedCall,
     Shaper,
-    TextCalls,
     thinks_at_its_end,
 )
-from argosy_engine.server.openai.tools import tools_of
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from tests.engine.server.spelling import EOS, Engine
 
@@ -99,11 +96,6 @@ async def test_a_named_call_has_the_arguments_alone():
     assert await streamed(body) == ([call["function"]], "stop")
 
 
-async def test_without_a_choice_of_tools_the_text_is_as_it_was():
-    plain = await answer(ask())
-    assert await answer(ask(tools=[WEATHER], tool_choice="none")) == plain
-
-
 def parsed(parser="", **more):
     return parse_chat(
         ask(**more), SimTokenizer(), served_name="m", max_model_len=1000, tool_parser=parser
@@ -160,45 +152,6 @@ def test_what_does_not_go_with_a_required_call_is_refused_by_name(choice, more, 
     assert parsed(tools=[WEATHER], tool_choice=choice, response_format={"type": "text"})
 
 
-@pytest.mark.parametrize("choice", ["required", {"function": {"name": "weather"}}])
-def test_a_format_that_is_none_is_refused_beside_a_required_call_too(choice):
-    with pytest.raises(ApiError) as refused:
-        parsed(tools=[WEATHER], tool_choice=choice, response_format={"type": "nonsense"})
-    assert (refused.value.status, refused.value.param) == (400, "response_format.type")
-
-
-def allowed(mode: str, *names: str) -> dict:
-    tools = [{"type": "function", "function": {"name": name}} for name in names]
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_of_all_tools_that_are_shown_only_those_that_are_allowed_are_called(seed):
-    body = ask(tools=[WEATHER, TIME], tool_choice=allowed("required", "time"), seed=seed)
-    calls = (await answer(body))["message"]["tool_calls"]
-    assert {call["function"]["name"] for call in calls} == {"time"}
-    asked = parsed("hermes", tools=[WEATHER, TIME], tool_choice=allowed("auto", "time"))
-    assert asked.form.tools.shown == (WEATHER, TIME)
-    assert asked.form.tools.reads == "hermes"
-    assert asked.form.tools.names == {"time"}
-    assert asked.sampling.grammar == ""
-
-
-@pytest.mark.parametrize(
-    ("choice", "param"),
-    [
-        (allowed("auto", "time", "x"), "tool_choice.allowed_tools.tools[1].function.name"),
-        (allowed("auto"), "tool_choice.allowed_tools.tools"),
-        (allowed("always", "time"), "tool_choice.allowed_tools"),
-        ({"type": "allowed_tools"}, "tool_choice.allowed_tools"),
-    ],
-)
-def test_allowed_tools_that_make_no_sense_are_named(choice, param):
-    with pytest.raises(ApiError) as refused:
-        parsed("hermes", tools=[WEATHER, TIME], tool_choice=choice)
-    assert (refused.value.status, refused.value.param) == (400, param)
-
-
 DECIMAL = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
 """pydantic writes it for a Decimal."""
 UNSAID = {
@@ -225,30 +178,6 @@ async def test_what_no_grammar_says_is_left_to_the_model_and_refused_by_a_strict
     assert error["message"].startswith(error["param"])
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("parameters", [{}, {"parameters": {}}, {"parameters": None}])
-async def test_a_tool_without_parameters_is_called_without_arguments(parameters, seed):
-    tool = {"type": "function", "function": {"name": "time", **parameters}}
-    for choice in ("required", {"type": "function", "function": {"name": "time"}}):
-        body = ask(tools=[tool], tool_choice=choice, parallel_tool_calls=False, seed=seed)
-        (call,) = (await answer(body))["message"]["tool_calls"]
-        assert json.loads(call["function"]["arguments"]) == {}
-
-
-@pytest.mark.parametrize("most", range(1, 30))
-async def test_a_required_call_that_is_cut_leaves_no_text_of_its_grammar(most):
-    body = ask(tools=[WEATHER], tool_choice="required", max_tokens=most)
-    choice = await answer(body)
-    assert not choice["message"]["content"]
-    calls, reason = await streamed(body)
-    assert len(calls) == len(choice["message"].get("tool_calls", ()))
-    assert reason == choice["finish_reason"]
-
-
-async def test_a_chats_answer_says_that_nothing_was_refused():
-    assert (await answer(ask()))["message"]["refusal"] is None
-
-
 def takes(name: str, **parameters) -> dict:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
@@ -271,31 +200,6 @@ async def test_each_tool_is_held_to_its_own_definitions(part):
         assert arguments == ({} if name == "time" else {"x": name})
 
 
-async def test_a_reference_to_the_whole_is_to_the_tools_parameters():
-    own = {**OBJECT, "properties": {"x": {"anyOf": [{"const": 1}, {"$ref": "#"}]}}}
-    found = [await arguments_of([takes("a", **own)], seed) for seed in range(6)]
-    for _, arguments in found:
-        while arguments != 1:
-            assert arguments.keys() == {"x"}
-            arguments = arguments["x"]
-
-
-async def test_a_reference_may_name_any_part_and_a_word_like_it_stays():
-    own = {
-        "$id": "https://example.com/a",
-        "type": "object",
-        "properties": {
-            "y": {"enum": [{"$ref": "#/z"}]},
-            "x": {"$ref": "#/properties/y"},
-            "$ref": {"$ref": "#/properties/y"},
-        },
-        "required": ["x", "$ref"],
-        "additionalProperties": False,
-    }
-    _, arguments = await arguments_of([TIME, takes("a", **own)][1:], 1)
-    assert arguments["x"] == arguments["$ref"] == {"$ref": "#/z"}
-
-
 def test_several_calls_may_be_required_unless_they_are_to_be_one():
     required = {"tools": [WEATHER], "tool_choice": "required"}
     some, one = parsed(**required), parsed(**required, parallel_tool_calls=False)
@@ -306,32 +210,6 @@ def test_several_calls_may_be_required_unless_they_are_to_be_one():
     assert of_one == of_some | {"maxItems": 1}
     assert "maxItems" not in of_some
     assert parsed(**required, parallel_tool_calls=True).sampling.grammar == some.sampling.grammar
-
-
-def test_free_text_is_read_by_the_engines_parser():
-    assert parsed("hermes", tools=[WEATHER]).form.tools.reads == "hermes"
-    assert parsed("hermes", tools=[WEATHER], tool_choice="auto").sampling.grammar == ""
-    assert parsed("hermes").form.tools.reads == ""
-    assert not parsed("mistral", tools=[WEATHER]).skip_special_tokens
-    assert parsed("hermes", tools=[WEATHER]).skip_special_tokens
-
-
-def test_the_tokenizer_is_given_the_tools_and_earlier_calls():
-    class Tokenizer(SimTokenizer):
-        def chat_text(self, messages, **options):
-            self.seen = messages, options["tools"]
-            return "x"
-
-    tokenizer = Tokenizer()
-    call = {"id": "1", "type": "function", "function": {"name": "time", "arguments": '{"a": 1}'}}
-    messages = [
-        {"role": "user", "content": "when?"},
-        {"role": "assistant", "tool_calls": [call]},
-        {"role": "tool", "content": "noon", "tool_call_id": "1"},
-    ]
-    body = ask(tools=[TIME], tool_choice="none") | {"messages": messages}
-    parse_chat(body, tokenizer, served_name="m", max_model_len=1000)
-    assert tokenizer.seen == (messages, (TIME,))
 
 
 def read(parser, text, cuts=()):
@@ -387,14 +265,6 @@ def test_calls_are_found_however_the_text_is_cut(name, cuts):
     assert found == (content, calls)
 
 
-@pytest.mark.parametrize("name", PARSERS)
-def test_a_piece_of_white_space_alone_stays_in_a_string_and_goes_behind_the_arguments(name):
-    text, content, calls = CALLS[name]
-    spaced = text.replace("}}", "}  }")
-    for one in (text, spaced):
-        assert read(reader(name), one, range(1, len(one))) == (content, calls)
-
-
 @pytest.mark.parametrize(
     "head", ["{}", "{}[ARGS]", "{}[CALL_ID]xyz123456[ARGS]", " {} [ARGS] ", "{}[CALL_ID]x"]
 )
@@ -403,12 +273,6 @@ def test_mistrals_newer_forms_are_a_name_and_its_arguments(head):
     for cuts in ((), range(1, len(text))):
         found = read(reader("mistral"), f"So: {text}", cuts)
         assert found == ("So: ", [("weather", ARGUMENTS), ("time", "{}")])
-
-
-def test_of_two_names_the_one_before_the_arguments_is_called():
-    for called in ("time", "time_zone"):
-        parser = PARSERS["mistral"](["time", "time_zone"])
-        assert read(parser, f"[TOOL_CALLS]{called}[ARGS]{{}}") == ("", [(called, "{}")])
 
 
 NO_CALLS = [
@@ -504,25 +368,6 @@ def test_names_and_arguments_of_calls_survive_any_cut(name, calls, form, cuts):
     assert read(reader(name), f"{text}\nThat is all.", cuts) == ("\nThat is all.", calls)
 
 
-def test_a_call_that_is_no_object_of_the_list_leaves_the_next_one():
-    found = read(reader("llama3_json"), '{"a": 1}; {"name": "time", "parameters": {}}')
-    assert found == ('{"a": 1}', [("time", "{}")])
-    text = '<tool_call>no</tool_call><tool_call>{"name": "time", "arguments": {}}</tool_call>'
-    assert read(reader("hermes"), text) == ("<tool_call>no</tool_call>", [("time", "{}")])
-
-
-def test_of_a_call_only_its_first_arguments_count():
-    text = '{"type": "function", "name": "time", "parameters": {"a": 1}, "arguments": {"b": 2}}'
-    assert read(reader("llama3_json"), text) == ("", [("time", '{"a": 1}')])
-
-
-def test_arguments_come_before_the_call_is_whole():
-    parser = TextCalls(["f"])
-    first = parser.push('{"name": "f", "parameters": {"a"')
-    assert [(delta.name, delta.arguments) for delta in first] == [("f", '{"a"')]
-    assert read(NamedCall("f"), '{"a": 1}', [3]) == ("", [("f", '{"a": 1}')])
-
-
 def shaped(text, cuts=(), **options):
     shaper = Shaper(None, reasons=True, **options)
     edges = [0, *sorted(cuts), len(text)]
@@ -553,23 +398,6 @@ def test_a_text_without_reasoning_is_content_and_one_without_its_end_is_reasonin
     assert thinks_at_its_end("<think>\n")
     assert not thinks_at_its_end("<think>\n\n</think>\n\n")
     assert not thinks_at_its_end("hi")
-
-
-@pytest.mark.parametrize(
-    ("choice", "reads", "name"),
-    [
-        ("none", "", ""),
-        ("auto", "hermes", ""),
-        (None, "hermes", ""),
-        ("required", "list", ""),
-        ({"function": {"name": "weather"}}, "named", "weather"),
-    ],
-)
-def test_the_template_is_shown_the_tools_whatever_is_chosen(choice, reads, name):
-    asked = tools_of({"tools": [TIME, WEATHER], "tool_choice": choice}, "hermes")
-    assert asked.shown == (TIME, WEATHER)
-    assert (asked.reads, asked.name) == (reads, name)
-    assert bool(asked.structure.grammar) == (reads in ("list", "named"))
 
 
 BONN = '{"city": "Bonn"}'
@@ -621,18 +449,6 @@ async def test_an_engine_with_both_parsers_tells_reasoning_and_calls(name):
     assert reason == "tool_calls"
 
 
-@pytest.mark.parametrize("name", PARSERS)
-async def test_an_engine_with_both_parsers_keeps_all_of_a_text_without_a_call(name):
-    for said in ("[see](http://x)", '{"name": "Bob", "age": 5}', "[TOOL_CALLS]x[ARGS]{}", "<tool_"):
-        message, reason = await both_ways(THOUGHT + said, name)
-        assert (message["content"], reason) == (said, "stop")
-        assert message["reasoning"] == "Rain?\n"
-        assert "tool_calls" not in message
-        message, reason = await both_ways(said, name)
-        assert (message["content"], reason) == (said, "stop")
-        assert "reasoning" not in message
-
-
 async def test_an_answer_whose_prompt_ends_with_think_begins_with_its_reasoning():
     asked = [{"role": "user", "content": "<think>"}]  # as the templates of such models end
     said = THOUGHT.removeprefix("<think>\n") + "Yes."
@@ -647,13 +463,6 @@ async def test_a_call_in_the_reasoning_is_no_call():
     assert reason == "stop"
 
 
-async def test_a_call_that_the_limit_cuts_off_is_told_as_far_as_it_came():
-    message, reason = await both_ways(ENGINES["mistral"], "mistral", max_tokens=30)
-    (call,) = message["tool_calls"]
-    assert call["function"] == {"name": "weather", "arguments": BONN[:5]}
-    assert reason == "length"
-
-
 async def test_one_call_alone_is_told_of_where_the_client_wants_one():
     says = '<tool_call>{"name":"time","arguments":{}}</tool_call>' * 2
     both, _ = await both_ways(says, "hermes")
@@ -661,20 +470,6 @@ async def test_one_call_alone_is_told_of_where_the_client_wants_one():
     one, reason = await both_ways(says, "hermes", parallel_tool_calls=False)
     assert [call["function"]["name"] for call in one["tool_calls"]] == ["time"]
     assert reason == "tool_calls"
-
-
-@pytest.mark.parametrize("arguments", [BONN, "{}", ""])
-async def test_arguments_that_are_a_text_of_json_are_arguments(arguments):
-    call = {"name": "weather", "arguments": arguments}
-    message, reason = await both_ways(f"<tool_call>{json.dumps(call)}</tool_call>", "hermes")
-    assert reason == "tool_calls"
-    assert message["tool_calls"][0]["function"]["arguments"] == (arguments or "{}")
-
-
-async def test_a_text_of_no_json_is_no_arguments():
-    says = '<tool_call>{"name": "weather", "arguments": "Bonn"}</tool_call>'
-    message, reason = await both_ways(says, "hermes")
-    assert (message["content"], reason) == (says, "stop")
 
 
 class Thinking(ByteTokenizer):

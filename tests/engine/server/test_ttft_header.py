@@ -43,8 +43,3 @@ def test_the_first_token_of_a_pulled_prompt_counts_from_decodes_accept(engines):
     answer, took_ms = ask(decode, {"x-argosy-prefill": f"127.0.0.1:{prefill.kv}"})
     assert answer.headers["x-argosy-prefill-pod"] == prefill.name
     assert_first_token_only(answer, took_ms)
-
-
-def test_streams_and_errors_carry_no_such_header(engines):
-    for more in ({"stream": True, "max_tokens": 2}, {"max_tokens": 0}):
-        assert HEADER not in ask(engines[2], **more)[0].headers
