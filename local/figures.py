@@ -17,6 +17,8 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
+from argosy.cpu import cpu_name
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -137,14 +139,7 @@ def environment() -> dict[str, str | int | float]:
         "date": datetime.now(UTC).date().isoformat(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory, 1),
-        "processor": _processor(),
+        "processor": cpu_name() or platform.machine(),
         "kernel": platform.release(),
         "python": platform.python_version(),
     }
-
-
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from argosy.urls import hide_credentials
+
 FetchReason = Literal[
     "SourceForbidden",
     "SourceNotFound",
@@ -20,10 +22,6 @@ FetchReason = Literal[
 """Reasons of conditions of the ServingDeployment (designs/0001-seams.md §3)."""
 
 
-_USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
-"""`user:password@` of a URL. The at sign of `hf://org/name@revision` comes after a slash."""
-
-
 class FetchError(Exception):
     """The model cannot be fetched. `message` names what was asked, and says why.
 
@@ -33,7 +31,7 @@ class FetchError(Exception):
 
     def __init__(self, reason: FetchReason, message: str) -> None:
         self.reason: FetchReason = reason
-        self.message = _USER_INFO.sub("", message)
+        self.message = hide_credentials(message)
         super().__init__(f"{reason}: {self.message}")
 
 

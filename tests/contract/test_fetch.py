@@ -7,17 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from argosy_engine.model import spec
-from argosy_fetch import check, cli
+from argosy_fetch import cli
 from argosy_operator.adapters.gateways import parse_progress
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.pods import FetchProgress
 
 SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
-
-
-def test_the_job_takes_the_architectures_that_the_engine_computes() -> None:
-    assert check.ARCHITECTURES == spec.ARCHITECTURES
 
 
 def test_the_command_line_is_that_of_the_seams() -> None:

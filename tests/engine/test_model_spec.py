@@ -1,13 +1,17 @@
 """What a config.json says of a model: every number that the trunk computes with, by both spellings
 and with the defaults of Hugging Face's classes, and what is refused."""
 
+import contextlib
 import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from argosy.model_config import ModelConfigError, ModelSpec, Rope, read_model
 from argosy_engine.errors import LoadError
-from argosy_engine.model.spec import ModelSpec, Rope, read_dtype, read_spec, trunk_knows
+from argosy_engine.model.spec import read_dtype, read_generation, read_spec, trunk_knows
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -53,7 +57,6 @@ def test_a_small_config_is_read_whole(model):
         vocab=259,
         max_positions=1024,
         dtype="float32",
-        eos_token_ids=frozenset({2}),
         hidden=64,
         inner=96,
         heads=4,
@@ -95,10 +98,10 @@ def test_the_checkpoints_type_is_read_by_its_old_and_its_new_name(model, values,
 
 
 def test_the_generation_config_names_the_ends_before_the_config(model):
-    assert read_spec(model({"eos_token_id": [0, 7]})).eos_token_ids == {0, 7}
-    assert read_spec(model({"eos_token_id": 0})).eos_token_ids == {0}
-    assert read_spec(model({})).eos_token_ids == {2}
-    assert read_spec(model({}, eos_token_id=...)).eos_token_ids == frozenset()
+    assert read_generation(model({"eos_token_id": [0, 7]}))[0] == {0, 7}
+    assert read_generation(model({"eos_token_id": 0}))[0] == {0}
+    assert read_generation(model({}))[0] == {2}
+    assert read_generation(model({}, eos_token_id=...))[0] == frozenset()
 
 
 LLAMA3 = {
@@ -284,3 +287,47 @@ def test_the_trunk_leaves_models_to_hugging_face_that_name_another_architecture(
     model, names, known
 ):
     assert trunk_knows(model(architectures=names)) is known
+
+
+_values = st.sampled_from([None, 0, -1, 1, 2, 3, 0.5, 8.0, "", "2", "x", True, False, [], {}])
+_ropes = st.fixed_dictionaries(
+    {},
+    optional={
+        "rope_type": st.sampled_from(["default", "linear", "llama3", "yarn", "dynamic"]),
+        **dict.fromkeys(
+            (
+                *("type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
+                *("original_max_position_embeddings", "beta_slow", "beta_fast", "mscale"),
+                *("mscale_all_dim", "attention_factor", "partial_rotary_factor"),
+            ),
+            _values,
+        ),
+    },
+)
+_kinds = st.lists(st.sampled_from([SLIDES, FULL, "other"]), min_size=1, max_size=3)
+_changes = st.fixed_dictionaries(
+    {"architectures": st.sampled_from([c["architectures"] for c in (CONFIG, MISTRAL, QWEN2)])},
+    optional={
+        "rope_scaling": _ropes | _values,
+        "rope_parameters": _ropes,
+        "layer_types": _kinds | _values,
+        **dict.fromkeys(
+            (
+                *("sliding_window", "use_sliding_window", "max_window_layers", "rope_theta"),
+                *("head_dim", "num_key_value_heads", "hidden_act", "attention_bias"),
+                *("num_hidden_layers", "hidden_size", "quantization_config"),
+            ),
+            _values,
+        ),
+    },
+)
+
+
+@given(changes=_changes)
+def test_any_config_is_read_or_refused_with_a_reason(changes):
+    with contextlib.suppress(ModelConfigError):
+        assert read_model(CONFIG | changes).layers > 0
+
+
+def test_more_layers_than_any_model_has_are_refused_at_once(model):
+    assert refusal(model(num_hidden_layers=10**12))[0] == "WeightsInvalid"

@@ -3,12 +3,14 @@
 import logging
 import platform
 import sys
+from pathlib import Path
 
 import pytest
 
+from argosy import cpu
 from argosy_engine.model.native import choose as choice
 from argosy_engine.model.native import compile as native
-from argosy_engine.model.native.choose import announced, first_that_works
+from argosy_engine.model.native.choose import first_that_works
 
 NAMES = ("amx", "avx512_bf16", "base")
 
@@ -59,34 +61,24 @@ SAPPHIRE_RAPIDS = (
 
 @X86
 @pytest.mark.parametrize(
-    ("flags", "tried"),
+    ("cpuinfo", "tried"),
     [
         (ZEN_3, ["avx2", "base"]),
-        (SAPPHIRE_RAPIDS, list(native.FLAGS)),
         (SAPPHIRE_RAPIDS.replace("amx_tile", ""), list(native.FLAGS)[1:]),
         ("flags\t\t: sse2\n", ["base"]),
+        ("", list(native.FLAGS)),
+        (None, list(native.FLAGS)),
     ],
 )
-def test_a_library_of_instructions_that_the_cpu_lacks_is_not_tried(tmp_path, flags, tried):
-    """Each start on a CPU with AVX2 alone tried four more libraries, and warned of them."""
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}bugs\t\t: none\n")
-    assert announced(native.FLAGS, tmp_path / "cpuinfo") == tried
-
-
-@X86
-def test_the_choice_is_among_libraries_that_the_cpu_announces(tmp_path, monkeypatch):
-    (tmp_path / "cpuinfo").write_text(ZEN_3)
-    monkeypatch.setattr(choice, "_CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr(choice, "library_path", lambda name: tmp_path / "cpuinfo")
+def test_a_library_of_instructions_that_the_cpu_lacks_is_not_tried(
+    tmp_path, monkeypatch, cpuinfo, tried
+):
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{cpuinfo}bugs\t\t: none\n")
+    monkeypatch.setattr(cpu, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(choice, "library_path", lambda name: Path(__file__))
     monkeypatch.setattr(choice, "first_that_works", list)
-    assert choice.choose.__wrapped__() == ["avx2", "base"]
-
-
-@pytest.mark.parametrize("text", [None, "", "processor\t: 0\nFeatures\t: fp asimd\n"])
-def test_where_the_kernel_says_no_flags_all_libraries_are_tried(tmp_path, text):
-    if text is not None:
-        (tmp_path / "cpuinfo").write_text(text)
-    assert announced(native.FLAGS, tmp_path / "cpuinfo") == list(native.FLAGS)
+    assert choice.choose.__wrapped__() == tried
 
 
 def test_the_systems_compiler_is_preferred_to_zigs(monkeypatch, tmp_path):

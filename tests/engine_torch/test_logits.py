@@ -7,11 +7,12 @@ torch = pytest.importorskip("torch")
 
 import transformers  # noqa: E402
 
+from argosy.model_config import ARCHITECTURES  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.loader import load_weights  # noqa: E402
-from argosy_engine.model.spec import ARCHITECTURES, read_spec  # noqa: E402
+from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 
 BLOCK = 8

@@ -15,6 +15,7 @@ from functools import partial  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from argosy.model_config import ModelSpec, Rope  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
@@ -26,7 +27,6 @@ from argosy_engine.model.native.choose import first_that_works  # noqa: E402
 from argosy_engine.model.native.compile import FLAGS, library_path  # noqa: E402
 from argosy_engine.model.native.library import Library  # noqa: E402
 from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk  # noqa: E402
-from argosy_engine.model.spec import ModelSpec, Rope  # noqa: E402
 from argosy_engine.model.trunk import Linear, Trunk  # noqa: E402
 from argosy_engine.runtime.torch import sources as choice  # noqa: E402
 from tests.engine.processes import eventually  # noqa: E402
@@ -57,7 +57,6 @@ def spec_of(**given):
         "qk_norm": True,
         "tied": False,
         "dtype": "float32",
-        "eos_token_ids": frozenset(),
     }
     return ModelSpec(**(fields | given))
 

@@ -7,8 +7,8 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
+from argosy.model_config import Rope  # noqa: E402
 from argosy_engine.model.share import Joined, Share, Summed  # noqa: E402
-from argosy_engine.model.spec import Rope  # noqa: E402
 from argosy_engine.model.trunk import frequencies, pair_order, rotation_table  # noqa: E402
 
 

@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
+from argosy.model_config import DecoderSpec, dtype_of
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, FlatBatch, StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.paged import PagedBatch, PagedPool, PoolShape
-from argosy_engine.model.spec import DecoderSpec, read_config, read_dtype, tokens_and_sampling
+from argosy_engine.model.spec import read_config
 
 __all__ = [
     "Foreign",
@@ -153,7 +154,7 @@ class Foreign:
 
 def read(folder: Path) -> Foreign:
     """LoadError(UnsupportedArchitecture | WeightsInvalid) says what to do."""
-    raw, generation = read_config(folder)
+    raw = read_config(folder)
     name = ", ".join(map(str, raw["architectures"]))
     _refuse_by_name(raw, name)
     hub = _transformers(name)
@@ -172,7 +173,6 @@ def read(folder: Path) -> Foreign:
         with torch.device("meta"):
             empty = hub.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
         parameters = sum(one.numel() for one in empty.parameters())
-        eos, sampling = tokens_and_sampling(raw, generation)
         _refuse_attention(config, kind.__name__)
         heads = int(config.num_attention_heads)
         spec = DecoderSpec(
@@ -182,9 +182,7 @@ def read(folder: Path) -> Foreign:
             head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // heads),
             vocab=int(config.vocab_size),
             max_positions=int(config.max_position_embeddings),
-            dtype=read_dtype(folder),
-            eos_token_ids=eos,
-            sampling=sampling,
+            dtype=dtype_of(raw),
         )
     return Foreign(spec, parameters, config)
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
+from argosy.model_config import ModelSpec
 from argosy_engine.errors import LoadError
 from argosy_engine.model.share import ALL, WHOLE, Group, Joined, Share, Summed
-from argosy_engine.model.spec import ModelSpec
 from argosy_engine.model.trunk import Layer, Linear, Pack, Product, Weights, pair_order
 
 __all__ = ["dummy_weights", "load_weights"]

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from argosy.model_config import ModelSpec
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.native.library import (
@@ -24,7 +25,6 @@ from argosy_engine.model.native.library import (
     MatrixFields,
     ModelFields,
 )
-from argosy_engine.model.spec import ModelSpec
 from argosy_engine.model.trunk import Weights, rotation_table
 
 __all__ = ["NativeLinear", "NativeTrunk"]

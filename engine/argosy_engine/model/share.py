@@ -10,8 +10,8 @@ from typing import Protocol
 
 import torch
 
+from argosy.model_config import ModelSpec
 from argosy_engine.errors import LoadError
-from argosy_engine.model.spec import ModelSpec
 from argosy_engine.model.trunk import Product
 
 __all__ = ["ALL", "WHOLE", "Group", "Share"]

@@ -1,32 +1,32 @@
-"""What a model is: `config.json` read into one frozen value, or a reason why it cannot run.
+"""What a model's folder says of it: a frozen value, or a reason why the model cannot run.
 
-Reads the `config.json` and `generation_config.json` of a Hugging Face folder; used by the trunk,
-the loader, the runner and `huggingface`.
-
-`sampling_defaults` reads what the model's authors recommend: as in vLLM, the defaults of requests
-that do not set their own. A warning in the log names what this engine does not support.
+Reads the `config.json` and `generation_config.json` of a Hugging Face folder. As in vLLM, what the
+model's authors recommend are the defaults of requests that do not set their own; a warning in the
+log names what this engine does not support.
 """
 
 import json
 import logging
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any
 
+from argosy.model_config import (
+    ARCHITECTURES,
+    ModelConfigError,
+    ModelSpec,
+    dtype_of,
+    read_model,
+)
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.errors import LoadError
 
 __all__ = [
-    "DecoderSpec",
-    "ModelSpec",
-    "Rope",
     "read_config",
     "read_dtype",
+    "read_generation",
     "read_spec",
     "sampling_defaults",
-    "tokens_and_sampling",
     "trunk_knows",
 ]
 
@@ -81,108 +81,13 @@ def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
     return SamplingDefaults(**values)
 
 
-ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-)
-"""All share one trunk: pre-norm, grouped-query attention with rope, gated SiLU."""
-
-_SLIDING, _FULL = "sliding_attention", "full_attention"
-_MOST_LAYERS = 10_000
-"""Far more than any model has. One list entry for each layer of 10¹² would end the process."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rope:
-    """Rotary embedding: base, and how long wave lengths are stretched."""
-
-    theta: float
-    kind: Literal["linear", "llama3", "yarn"] = "linear"
-    factor: float = 1.0
-    """Positions are divided by it: all of them ("linear"), or those of long wave lengths."""
-    original_positions: int = 0
-    """llama3, yarn: context length before the scaling, in tokens."""
-    slow_turns: float = 1.0
-    """llama3, yarn: pairs that turn as often or less in `original_positions` are stretched …"""
-    fast_turns: float = 4.0
-    """… those that turn as often or more are not, and those between in part."""
-    whole_pairs: bool = True
-    """yarn: round the numbers of the first and the last pair between outwards."""
-    length: float = 1.0
-    """yarn: q and k are multiplied by it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderSpec:
-    """What the runner knows of any decoder: counts, sizes in elements, positions in tokens."""
-
-    architecture: str
-    layers: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    max_positions: int
-    dtype: str
-    """As the checkpoint says: float32 | bfloat16 | float16."""
-    eos_token_ids: frozenset[int]
-    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
-
-    @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_dim
-
-    def kv_bytes_per_token(self, element_bytes: int) -> int:
-        return self.layers * 2 * self.kv_size * element_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec(DecoderSpec):
-    """A decoder that the trunk computes."""
-
-    hidden: int
-    inner: int
-    heads: int
-    norm_eps: float
-    rope: Rope
-    windows: tuple[int, ...]
-    """[layers] The newest tokens that a token sees, itself included; 0: all."""
-    qkv_bias: bool
-    """The q, k and v projections have a bias (Qwen2)."""
-    qk_norm: bool
-    """q and k are normalised per head (Qwen3)."""
-    tied: bool
-    """The head uses the embedding's weights."""
-
-    @property
-    def q_size(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def trunk_parameters(self) -> int:
-        """Weights of the matrices that every token passes (embedding and head apart)."""
-        attention = self.hidden * (2 * self.q_size + 2 * self.kv_size)
-        return self.layers * (attention + 3 * self.hidden * self.inner)
-
-    @property
-    def parameters(self) -> int:
-        """All matrices, as the engine holds them (a tied head counts once)."""
-        tables = 1 if self.tied else 2
-        return self.trunk_parameters + tables * self.vocab * self.hidden
-
-
 def read_spec(folder: Path) -> ModelSpec:
     """LoadError(ModelNotFound | WeightsInvalid | UnsupportedArchitecture) says what to do."""
-    config, generation = read_config(folder)
     try:
-        return _spec(config, generation)
-    except KeyError as error:
-        raise LoadError(
-            "WeightsInvalid", f"{folder}/config.json lacks {error}: copy the model's own file"
-        ) from None
-    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise LoadError("WeightsInvalid", f"{folder}/config.json: {error!r}") from error
+        return read_model(read_config(folder))
+    except ModelConfigError as error:
+        where = f"{folder}/" if error.reason == "WeightsInvalid" else ""
+        raise LoadError(error.reason, f"{where}{error.message}") from error
 
 
 def trunk_knows(folder: Path) -> bool:
@@ -190,37 +95,35 @@ def trunk_knows(folder: Path) -> bool:
 
     LoadError as of `read_spec`.
     """
-    names = read_config(folder)[0].get("architectures")
+    names = read_config(folder).get("architectures")
     return not isinstance(names, list) or not names or any(one in ARCHITECTURES for one in names)
 
 
 def read_dtype(folder: Path) -> str:
-    """The checkpoint's type, of any architecture."""
-    return _dtype(read_config(folder)[0])
+    """Return the checkpoint's type, of any architecture."""
+    return dtype_of(read_config(folder))
 
 
-def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """`config.json`, and `generation_config.json` or nothing. LoadError says what to do."""
+def read_generation(folder: Path) -> tuple[frozenset[int], SamplingDefaults]:
+    """Return the ids that end a text, and what requests are sampled with. LoadError as above."""
+    config = read_config(folder)
+    generation = _read_json(folder / "generation_config.json", required=False)
+    eos = generation.get("eos_token_id")  # may stand there as null, and 0 is an id
+    try:
+        ids = _eos(config.get("eos_token_id") if eos is None else eos)
+    except ValueError as error:
+        raise LoadError("WeightsInvalid", f"{folder}/config.json: {error!r}") from error
+    return ids, sampling_defaults(generation)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return `config.json`. LoadError says what to do."""
     if not folder.is_dir():
         raise LoadError(
             "ModelNotFound",
             f"{folder} is not a folder: mount the model there, or give --model its path",
         )
-    config = _read_json(folder / "config.json", required=True)
-    return config, _read_json(folder / "generation_config.json", required=False)
-
-
-def tokens_and_sampling(
-    config: dict[str, Any], generation: dict[str, Any]
-) -> tuple[frozenset[int], SamplingDefaults]:
-    """The ids that end a text, and what requests are sampled with."""
-    eos = generation.get("eos_token_id")  # may stand there as null, and 0 is an id
-    ids = _eos(config.get("eos_token_id") if eos is None else eos)
-    return ids, sampling_defaults(generation)
-
-
-def _dtype(config: dict[str, Any]) -> str:
-    return str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
+    return _read_json(folder / "config.json", required=True)
 
 
 def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
@@ -237,180 +140,6 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise LoadError("WeightsInvalid", f"{path} must hold a JSON object")
     return value
-
-
-def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
-    architecture = _architecture(config)
-    eos, sampling = tokens_and_sampling(config, generation)
-    heads = _count(config, "num_attention_heads")
-    hidden = _count(config, "hidden_size")
-    rope = _rope(config)
-    positions = _positions(config, rope)
-    _refuse_variants(config)
-    return ModelSpec(
-        architecture=architecture,
-        layers=_count(config, "num_hidden_layers"),
-        hidden=hidden,
-        inner=_count(config, "intermediate_size"),
-        heads=heads,
-        kv_heads=_count(config, "num_key_value_heads", heads),
-        head_dim=_head_dim(config, hidden // heads),
-        vocab=_count(config, "vocab_size"),
-        max_positions=positions,
-        norm_eps=_above_0("rms_norm_eps", config["rms_norm_eps"]),
-        rope=rope,
-        windows=_windows(config, architecture, positions),
-        qkv_bias=architecture == "Qwen2ForCausalLM",
-        qk_norm=architecture == "Qwen3ForCausalLM",
-        tied=bool(config.get("tie_word_embeddings", False)),
-        dtype=_dtype(config),
-        eos_token_ids=eos,
-        sampling=sampling,
-    )
-
-
-def _count(config: dict[str, Any], name: str, default: int | None = None) -> int:
-    """A whole number from 1 on; the default where the file lacks it or has null."""
-    value = config[name] if default is None else config.get(name)
-    if value is None and default is not None:
-        return default
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} must be a whole number from 1 on, and is {value!r:.40}")
-    return value
-
-
-def _head_dim(config: dict[str, Any], default: int) -> int:
-    size = _count(config, "head_dim", default)
-    if size % 2:  # rope turns pairs
-        raise ValueError(f"head_dim must be even, and is {size}")
-    return size
-
-
-def _above_0(name: str, value: Any) -> float:
-    """What makes no number of every logit."""
-    number = float(value)
-    if not 0 < number < math.inf:
-        raise ValueError(f"{name} must be above 0 and finite, and is {number:g}")
-    return number
-
-
-def _architecture(config: dict[str, Any]) -> str:
-    names = config.get("architectures") or []
-    for name in names:
-        if name in ARCHITECTURES:
-            return str(name)
-    raise LoadError(
-        "UnsupportedArchitecture",
-        f"the model says architectures={names}; the engine runs {', '.join(ARCHITECTURES)}: set "
-        "engine.type: vllm, or choose one of these",
-    )
-
-
-def _positions(config: dict[str, Any], rope: Rope) -> int:
-    """Qwen's model cards switch yarn on without changing the length that config.json names."""
-    named = _count(config, "max_position_embeddings")
-    return max(named, int(rope.original_positions * rope.factor)) if rope.kind == "yarn" else named
-
-
-def _windows(config: dict[str, Any], architecture: str, positions: int) -> tuple[int, ...]:
-    """As the classes of Hugging Face read it, with their defaults for what the file lacks."""
-    layers, kinds = _count(config, "num_hidden_layers"), config.get("layer_types")
-    if layers > _MOST_LAYERS:
-        raise ValueError(f"num_hidden_layers must be at most {_MOST_LAYERS}, and is {layers!r:.40}")
-    if architecture.startswith("Qwen"):
-        window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else 0
-        first = int(config.get("max_window_layers", 28))
-        kinds = kinds or [_SLIDING if window and at >= first else _FULL for at in range(layers)]
-    else:
-        window = config.get("sliding_window", 4096 if architecture.startswith("Mistral") else 0)
-        if window and (kinds or architecture.startswith("Llama")):
-            _refuse([f"sliding_window={window}" + " with layer_types" * bool(kinds)])
-        kinds = [_SLIDING if window else _FULL] * layers
-    if len(kinds) != layers or set(kinds) - {_SLIDING, _FULL} or (_SLIDING in kinds and not window):
-        _refuse([f"layer_types={kinds} with sliding_window={window} and {layers} layers"])
-    reach = int(window or 0)
-    if reach < 0:
-        raise ValueError(f"sliding_window must be at least 1, and is {reach}")
-    return tuple(reach if kind == _SLIDING and reach < positions else 0 for kind in kinds)
-
-
-def _refuse_variants(config: dict[str, Any]) -> None:
-    """Refuse by name what would silently change the result."""
-    wrong: list[str] = []
-    partial = (config.get("rope_parameters") or {}).get("partial_rotary_factor")
-    partial = partial or config.get("partial_rotary_factor") or 1.0
-    if float(partial) != 1.0:
-        wrong.append(f"partial_rotary_factor={partial}")
-    if config.get("hidden_act", "silu") != "silu":
-        wrong.append(f"hidden_act={config['hidden_act']}")
-    if config.get("mlp_bias"):
-        wrong.append("mlp_bias=true")
-    if config.get("attention_bias"):
-        wrong.append("attention_bias=true")
-    if config.get("quantization_config"):
-        wrong.append("quantization_config (only float32, bfloat16, float16 weights)")
-    if wrong:
-        _refuse(wrong)
-
-
-def _refuse(wrong: list[str]) -> NoReturn:
-    raise LoadError(
-        "UnsupportedArchitecture",
-        f"config.json asks for {', '.join(wrong)}, which the engine does not compute: choose a "
-        "checkpoint without it, or set engine.type: vllm",
-    )
-
-
-def _rope(config: dict[str, Any]) -> Rope:
-    """Both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`."""
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = _above_0("rope_theta", scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = scaling.get("rope_type") or scaling.get("type") or "default"
-    if kind == "default":
-        return Rope(theta=theta)
-    if kind == "linear":
-        return Rope(theta=theta, factor=_above_0("factor of the rope", scaling["factor"]))
-    if kind == "llama3":
-        return Rope(
-            theta=theta,
-            kind="llama3",
-            factor=_above_0("factor of the rope", scaling["factor"]),
-            slow_turns=float(scaling["low_freq_factor"]),
-            fast_turns=float(scaling["high_freq_factor"]),
-            original_positions=_count(scaling, "original_max_position_embeddings"),
-        )
-    if kind == "yarn":
-        return _yarn(config, scaling, theta)
-    raise LoadError(
-        "UnsupportedArchitecture",
-        f"rope type {kind!r}: the engine computes default, linear, llama3 and yarn; choose a "
-        "checkpoint with one of these, or set engine.type: vllm",
-    )
-
-
-def _yarn(config: dict[str, Any], scaling: dict[str, Any], theta: float) -> Rope:
-    factor = scaling.get("factor")
-    named = _count(config, "max_position_embeddings")
-    original = _count(scaling, "original_max_position_embeddings", named)
-    stretch = named / original if factor is None else _above_0("factor of the rope", factor)
-
-    def lengthened(weight: float) -> float:
-        return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
-
-    length, weights = scaling.get("attention_factor"), ("mscale", "mscale_all_dim")
-    if length is None and all(scaling.get(name) for name in weights):
-        over, under = (lengthened(float(scaling[name])) for name in weights)
-        length = over / under
-    return Rope(
-        theta=theta,
-        kind="yarn",
-        factor=stretch,
-        original_positions=original,
-        slow_turns=float(scaling.get("beta_slow") or 1),
-        fast_turns=float(scaling.get("beta_fast") or 32),
-        whole_pairs=bool(scaling.get("truncate", True)),
-        length=lengthened(1.0) if length is None else float(length),
-    )
 
 
 def _eos(value: Any) -> frozenset[int]:

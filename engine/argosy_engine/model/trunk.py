@@ -20,9 +20,9 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
+from argosy.model_config import ModelSpec, Rope
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.paged import PagedBatch, PagedPool
-from argosy_engine.model.spec import ModelSpec, Rope
 
 __all__ = ["Layer", "Linear", "Pack", "Product", "Trunk", "Weights", "pair_order", "rotation_table"]
 

@@ -20,11 +20,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from argosy.cpu import cpu_flags
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 from argosy_engine.model.native.choose import choose
 from argosy_engine.model.spec import read_dtype, trunk_knows
-from argosy_engine.runtime.machine import allowed_threads, cpu_flags
+from argosy_engine.runtime.machine import allowed_threads
 
 __all__ = ["PROGRAM", "Attempt", "Cpu", "abandon", "begin", "judge", "levels", "settle"]
 

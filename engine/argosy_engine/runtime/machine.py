@@ -11,7 +11,6 @@ __all__ = [
     "StartPhases",
     "allowed_threads",
     "available_bytes",
-    "cpu_flags",
     "is_limited",
     "process_age_s",
     "set_spinning",
@@ -68,19 +67,6 @@ def _quota_cores() -> float | None:
         return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
         return None
-
-
-def cpu_flags() -> set[str]:
-    """Flags of /proc/cpuinfo; empty where it cannot be read."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return set()
-    for line in text.splitlines():
-        name, _, values = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(values.split())
-    return set()
 
 
 def is_limited() -> bool:

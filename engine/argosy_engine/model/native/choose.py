@@ -12,17 +12,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
+from argosy.cpu import cpu_flags
 from argosy_engine.model.native.compile import FLAGS, library_path
 
-__all__ = ["PROGRAM", "announced", "choose", "end_of_trial"]
+__all__ = ["PROGRAM", "choose", "end_of_trial"]
 
 log = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.model.native.trial")
 _TIMEOUT_S = 60.0
-_CPUINFO = Path("/proc/cpuinfo")
 
 
 @functools.cache
@@ -31,21 +30,16 @@ def choose() -> str | None:
     built = [name for name in FLAGS if library_path(name).is_file()]
     if "base" not in built:
         return None
-    return first_that_works(announced(built, _CPUINFO))
+    return first_that_works(_announced(built))
 
 
-def announced(names: Iterable[str], cpuinfo: Path) -> list[str]:
-    """The names whose instructions the CPU announces; all where it announces nothing readable."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        lines = []
-    found = next((line.partition(":")[2] for line in lines if line.startswith("flags")), None)
-    if found is None:
-        return list(names)
+def _announced(names: list[str]) -> list[str]:
+    """Return the names whose instructions the CPU announces; all where it announces nothing."""
+    flags = cpu_flags()
     # The kernel's avx512_bf16 and amx_tile are the compiler's -mavx512bf16 and -mamx-tile.
-    has = set(found.replace("_", "").split())
-    return [n for n in names if {f.removeprefix("-m").replace("-", "") for f in FLAGS[n]} <= has]
+    has = {flag.replace("_", "") for flag in flags}
+    wanted = {name: {f.removeprefix("-m").replace("-", "") for f in FLAGS[name]} for name in names}
+    return [name for name in names if not flags or wanted[name] <= has]
 
 
 def first_that_works(names: Iterable[str], program: tuple[str, ...] = PROGRAM) -> str | None:

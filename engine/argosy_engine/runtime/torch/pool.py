@@ -19,6 +19,7 @@ from typing import Protocol
 
 import torch
 
+from argosy.model_config import DecoderSpec, ModelSpec
 from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
 from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.sampling import SamplingParams
@@ -28,7 +29,6 @@ from argosy_engine.model.attention.paged import PagedPool, PoolShape
 from argosy_engine.model.attention.trial import Wish
 from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.native.choose import end_of_trial
-from argosy_engine.model.spec import DecoderSpec, ModelSpec
 from argosy_engine.runtime.machine import available_bytes, is_limited
 
 __all__ = [

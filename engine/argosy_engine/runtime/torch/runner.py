@@ -16,16 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from argosy.model_config import DecoderSpec
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.runner import NULL_BLOCK, KvLayout, Launched, Launcher
-from argosy_engine.core.sampling import Likely, SamplingParams
+from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
 from argosy_engine.core.step import Chunk, Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.core.tokenizer import Grammars, Tokenizer
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.paged import HostKv, PagedPool
 from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.share import Share
-from argosy_engine.model.spec import DecoderSpec, trunk_knows
+from argosy_engine.model.spec import read_generation, trunk_knows
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
@@ -180,7 +181,8 @@ def load(
         tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
     else:
         tokenizer = HfTokenizer(folder)
-    eos = spec.eos_token_ids | {one for one in tokenizer.eos_token_ids if one < spec.vocab}
+    eos, sampling = read_generation(folder)
+    eos |= {one for one in tokenizer.eos_token_ids if one < spec.vocab}
     isa = cpu.isa if cpu else ""
     if ranks is None:
         loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=_execute)
@@ -195,6 +197,7 @@ def load(
         max_model_len=loaded.max_model_len,
         grammars=tokenizer.grammars(spec.vocab, eos),
         eos_token_ids=eos,
+        sampling_defaults=sampling,
     )
     if native:
         isa = f"native {native.name}" + " int8" * native.int8
@@ -232,6 +235,7 @@ class TorchRunner:
         max_model_len: int,
         grammars: Grammars | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
+        sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
     ) -> None:
         self.trunk = trunk
         self._pool = pool
@@ -248,7 +252,7 @@ class TorchRunner:
         self._masks = Masks(grammars)
         self._exclusions = Exclusions(self.eos_token_ids)
         self._penalties = Penalties()
-        self.sampling_defaults = trunk.spec.sampling
+        self.sampling_defaults = sampling_defaults
         self.max_model_len = max_model_len
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
         self._bytes = pool.memory.view(torch.uint8)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from argosy.model_config import DecoderSpec
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.step import StepPlan, flatten
 from argosy_engine.errors import LoadError
@@ -29,7 +30,7 @@ from argosy_engine.model.native.compile import library_path
 from argosy_engine.model.native.library import Library
 from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk
 from argosy_engine.model.share import WHOLE, Share
-from argosy_engine.model.spec import DecoderSpec, read_spec
+from argosy_engine.model.spec import read_spec
 from argosy_engine.model.trunk import Linear, Pack, Trunk, Weights
 from argosy_engine.runtime.machine import allowed_threads, shares_cores
 from argosy_engine.runtime.torch.pool import (

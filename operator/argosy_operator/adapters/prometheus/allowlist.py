@@ -8,7 +8,6 @@ cluster (server-side request forgery, CWE-918).
 """
 
 import ipaddress
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from socket import socket
@@ -20,6 +19,8 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.poolmanager import PoolManager
 from urllib3.util.retry import Retry
+
+from argosy.urls import hide_credentials
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -102,14 +103,6 @@ NOTHING_ELSE = Allowlist()
 """Only the Prometheus that the operator was installed with is allowed."""
 
 
-_USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
-
-
-def without_user(url: str) -> str:
-    """Return the URL as conditions and logs may show it: without user and password."""
-    return _USER_INFO.sub("", url)
-
-
 def _place(url: str) -> tuple[str, int]:
     """Return (host, port) of the URL; ("", 0) where it has none."""
     try:
@@ -139,7 +132,9 @@ def _pools(url: str, allowed: Allowlist) -> dict[str, type[HTTPConnectionPool]]:
         if port == _place(url)[1] and allowed.admits(url, address):
             return connected
         connected.close()
-        raise NotAllowedError(f"{without_user(url)} resolves to an address outside the allow-list")
+        raise NotAllowedError(
+            f"{hide_credentials(url)} resolves to an address outside the allow-list"
+        )
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket:

@@ -12,8 +12,9 @@ import logging
 import time
 from collections.abc import Callable
 
+from argosy.urls import hide_credentials
 from argosy_law.observe import unknown_metrics
-from argosy_operator.adapters.prometheus.allowlist import NOTHING_ELSE, Allowlist, without_user
+from argosy_operator.adapters.prometheus.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.adapters.prometheus.collect import Collected, Fleets, Question, collect, take
 from argosy_operator.adapters.prometheus.queries import Spans
 from argosy_operator.adapters.prometheus.rounds import SharedRounds
@@ -96,7 +97,7 @@ class PrometheusMetrics:
                 metrics = await asyncio.to_thread(take, taken, question)
             return Measurement(metrics, next_at)
         except TimeoutError:
-            cause = f"PrometheusTimeout: {without_user(url)} took over {longest_s:g} s"
+            cause = f"PrometheusTimeout: {hide_credentials(url)} took over {longest_s:g} s"
         except NoAnswerError as error:
             cause = error.reason
         return self._unknown(group.for_user(cause), next_at)
@@ -191,7 +192,7 @@ class _Group:
             return cause
         if cause != self._logged:
             self._logged = cause
-            log.warning("spec.metrics.prometheus.url %s: %s", without_user(self._url), cause)
+            log.warning("spec.metrics.prometheus.url %s: %s", hide_credentials(self._url), cause)
         return NO_METRICS
 
     async def _ask(self, fleets: Fleets) -> Collected | NoAnswerError:

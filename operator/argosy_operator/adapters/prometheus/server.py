@@ -16,12 +16,12 @@ from prometheus_api_client import PrometheusConnect
 from urllib3.exceptions import ReadTimeoutError
 from urllib3.util.retry import Retry
 
+from argosy.urls import hide_credentials
 from argosy_law.record import parse_json
 from argosy_operator.adapters.prometheus.allowlist import (
     Allowlist,
     GuardedAdapter,
     NotAllowedError,
-    without_user,
 )
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
             ) as response:
                 body = self._body(response)
         except Exception as error:  # requests' own, and urllib3's while the body is read
-            where = without_user(self.url)
+            where = hide_credentials(self.url)
             if _inner(error, requests.Timeout, ReadTimeoutError):
                 raise NoAnswerError(f"PrometheusTimeout: {where} does not answer") from error
             raise NoAnswerError(f"PrometheusAway: {where}: {_describe(error)}") from error

@@ -11,9 +11,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from argosy.model_config import ModelSpec
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.paged import PagedPool
-from argosy_engine.model.spec import ModelSpec
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.ranks.processes import Kind, Ranks, pack_step
 
