@@ -6,6 +6,7 @@ from the reasons of conditions, `docs/reference/bounds.md` from the table of bou
 own limits, `docs/reference/parameters.md` from the tables of request parameters of engine and
 gateway, `docs/reference/rules.md` from the rules and gates of the scaling law,
 `docs/reference/plan.md` from the reasons of the steps of `core/plan.py`,
+`docs/reference/messages.md` from the worlds of `tests/core/status`,
 `docs/reference/kubectl.md` from the flags of `kubectl argosy`, `docs/reference/metrics.md` from the
 programs' tables of series, `docs/reference/handover.md` from the states of pulls and leases,
 `docs/reference/peer-tests.md` from the names of the tests, `docs/reference/simulate-flags.md` from
@@ -38,7 +39,7 @@ from argosy_operator.api.crd import as_yaml, chart_template, definitions, servin
 from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow, Fact, Overdue
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.shell import concurrency, loop
-from docs import kubectl_page, peer_tests, runbook_pages
+from docs import kubectl_page, messages_page, peer_tests, runbook_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "argosy"
@@ -429,6 +430,7 @@ PAGES = {
     "docs/reference/conditions.md": conditions_page,
     "docs/reference/handover.md": handover_page,
     "docs/reference/kubectl.md": kubectl_argosy_page,
+    "docs/reference/messages.md": lambda: messages_page.page(NOTE),
     "docs/reference/metrics.md": metrics_page,
     "docs/reference/parameters.md": parameters_page,
     "docs/reference/peer-tests.md": peer_tests_page,

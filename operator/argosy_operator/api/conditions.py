@@ -120,7 +120,7 @@ class Reason(StrEnum):
     PARKED = ("Parked", "every role has 0 replicas, as asked")
     SCALED_TO_ZERO = (
         "ScaledToZero",
-        "nobody uses the fleet: it has no engine pods, and the next request starts them",
+        "no requests arrive: the fleet has no engine pods, and the next request starts them",
     )
     WAKING = (
         "Waking",
@@ -331,7 +331,7 @@ class Reason(StrEnum):
         "Prometheus has no usable metrics: gateways say what their load is, by which replicas are "
         "added and none is removed",
         "Mend Prometheus: the message says what is wrong with it. Until then no replica is "
-        "removed, and nobody knows which share of the requests meets its targets.",
+        "removed, and the share of the requests that meets its targets is unknown.",
         _EXPLAIN,
     )
     EXTERNAL_OWNER = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.status.worlds import GATEWAY, GENERATION, Row, World, pod, told
+from tests.core.status.worlds import GATEWAY, GENERATION, Row, World, compare, pod
 
 RANGE = {"routing": {"autoscaling": {"min": 1, "max": 4}}}
 EXTERNAL = {"routing": {"replicas": 1, "autoscaling": {"policy": "External"}}}
@@ -26,48 +26,31 @@ ROWS = [
         "the spec says a number",
         World(),
         {"GatewayScalingActive": "False PolicyNone"},
-        {},
     ),
     Row(
         "a scaler of the user's own",
         World(EXTERNAL),
         {"GatewayScalingActive": "False ExternalOwner"},
-        {},
     ),
     Row(
         "our autoscaler is new",
         World(RANGE),
         {"GatewayScalingActive": "Unknown Unknown"},
-        {},
     ),
     Row(
         "the cluster has no CPU metrics, and the fleet is not stalled for it",
         World(RANGE, autoscaler=BLIND),
         {"GatewayScalingActive": "False AutoscalerBlind"},
-        {
-            "AutoscalerBlind": "HorizontalPodAutoscaler chat-gateway cannot scale: "
-            "FailedGetContainerResourceMetric: the server could not find the requested resource "
-            "(get pods.metrics.k8s.io). Gateways stay as many as they are, and at least "
-            "spec.routing.autoscaling.min. If this lasts, install a server of CPU metrics, such "
-            "as metrics-server"
-        },
     ),
     Row(
         "it cannot read the Deployment, and gives no reason",
         World(RANGE, autoscaler=GONE),
         {"GatewayScalingActive": "False AutoscalerBlind"},
-        {
-            "AutoscalerBlind": "HorizontalPodAutoscaler chat-gateway cannot scale: "
-            "FailedGetScale: no reason was given. Gateways stay as many as they are, and at least "
-            "spec.routing.autoscaling.min. If this lasts, install a server of CPU metrics, such "
-            "as metrics-server"
-        },
     ),
     Row(
         "it scales",
         World(RANGE, autoscaler=SEES),
         {"GatewayScalingActive": "True AsSpecified"},
-        {},
     ),
     Row(
         "fewer than min are available",
@@ -102,7 +85,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
 def test_the_condition_says_who_sizes_the_gateways(row: Row) -> None:
-    found, expected = told(row)
+    found, expected = compare(row)
     assert found == expected
 
 
@@ -114,7 +97,7 @@ BEFORE = {"RolledOut": "True RolledOut", "Servable": "True AsSpecified"}
 def test_another_number_of_gateways_is_no_rollout(spec: dict[str, object]) -> None:
     """The Deployment's generation counts a scaling, too."""
     world = World(spec, pods=(ENGINE, GATEWAY), gateways=SEEN_LATER, before=BEFORE)
-    found, _ = told(Row("", world, {}))
+    found, _ = compare(Row("", world, {}))
     assert (found["RolledOut"], found["Reconciling"]) == (
         "True RolledOut",
         "False AsSpecified",
@@ -123,5 +106,5 @@ def test_another_number_of_gateways_is_no_rollout(spec: dict[str, object]) -> No
 
 def test_an_edit_of_the_template_that_its_controller_has_not_seen_is_a_rollout() -> None:
     world = World(RANGE, pods=(ENGINE, GATEWAY), gateways=SEEN_LATER)
-    found, _ = told(Row("", world, {}))
+    found, _ = compare(Row("", world, {}))
     assert found["RolledOut"] == "False RollingOut"

@@ -22,12 +22,12 @@ from tests.core.status.worlds import (
     TWO,
     Row,
     World,
+    compare,
     ended,
     pod,
     refused,
     sick,
     status,
-    told,
     unready,
 )
 
@@ -36,90 +36,30 @@ RBAC = 'deployments.apps is forbidden: User "op" cannot create resource "deploym
 POLICY = 'pods "chat-" is forbidden: violates PodSecurity "restricted"'
 
 
-CHANGE = "Change the fleet so that the namespace allows its pods, or change the namespace's policy"
 LIMIT = "maximum memory usage per Container is 1Gi, but limit is 32Gi"
 SCC = "unable to validate against any security context constraint: [spec.x: Invalid value]"
-UNREACHABLE = (
-    'Internal error occurred: failed calling webhook "pods.example.com": failed to call webhook: '
-    'Post "https://hook.system.svc:443/": dial tcp 10.96.0.7:443: connect: connection refused'
-)
-DENIED = 'admission webhook "policy.example.com" denied the request: no label team'
-AGAIN = "Kubernetes tries again by itself"
+FORBIDS = 'pods "chat-" is forbidden: '
 WAITS_FOR = (
-    (
-        "a webhook does not answer",
-        UNREACHABLE,
-        f"{UNREACHABLE}. Repair that webhook, or exclude this namespace in its configuration. "
-        f"{AGAIN}",
-    ),
-    (
-        "a ServiceAccount is missing",
-        'pods "chat-" is forbidden: error looking up service account ns/reader: serviceaccount '
-        '"reader" not found',
-        "there is no ServiceAccount reader in the namespace. Create it, or correct "
-        f"serviceAccountName in the template. {AGAIN}",
-    ),
-    (
-        "a PriorityClass is missing",
-        'pods "chat-" is forbidden: no PriorityClass with name high was found',
-        "there is no PriorityClass high. Create it, or correct priorityClassName in the template. "
-        f"{AGAIN}",
-    ),
-    (
-        "a RuntimeClass is missing",
-        'pods "chat-" is forbidden: pod rejected: RuntimeClass "gvisor" not found',
-        "there is no RuntimeClass gvisor. Create it, or correct runtimeClassName in the template. "
-        f"{AGAIN}",
-    ),
-    (
-        "a webhook denies the pods",
-        DENIED,
-        f"{DENIED}. {CHANGE}",
-    ),
+    'Internal error occurred: failed calling webhook "pods.example.com": connection refused',
+    f'{FORBIDS}error looking up service account ns/reader: serviceaccount "reader" not found',
+    f"{FORBIDS}no PriorityClass with name high was found",
+    f'{FORBIDS}pod rejected: RuntimeClass "gvisor" not found',
+    'admission webhook "policy.example.com" denied the request: no label team',
 )
-"""Why pods cannot be made for a while, and what status says."""
+"""Why pods cannot be made for a while."""
 
 
 PENDING: dict[str, Any] = {"phase": "Pending", "started": False}
-TEN_AGO = "since 2025-12-31T23:50:00Z"
-NOT_STARTED = (
-    (
-        "a volume is not mounted",
-        {"creating": "ContainerCreating", "set_up": False},
-        f"is ContainerCreating {TEN_AGO}: its volumes are not mounted, or it has no network. A "
-        "Secret, a ConfigMap or a claim of its volumes may be missing, or a driver of its node "
-        "fails",
-    ),
-    (
-        "an image is pulled",
-        {"creating": "ContainerCreating", "set_up": True},
-        f"is ContainerCreating {TEN_AGO}: its volumes and its network are there, so the node still "
-        "pulls an image, or its runtime hangs",
-    ),
-    (
-        "an older kubelet makes the container",
-        {"creating": "ContainerCreating"},
-        f"is ContainerCreating {TEN_AGO}: it waits for its volumes, its network or its image",
-    ),
-    (
-        "an init container runs",
-        {"creating": "PodInitializing", "set_up": True},
-        f"is PodInitializing {TEN_AGO}: an init container, which a webhook has added, has not "
-        "ended",
-    ),
-    (
-        "no scheduler looks for a node",
-        {"assigned": False},
-        f"has no node {TEN_AGO}: no scheduler says why. Correct schedulerName in the template if "
-        "there is no such scheduler, or see kubectl describe pvc if a claim of it has no volume",
-    ),
-    (
-        "the node has not begun with the pod",
-        {"node": "node-7"},
-        f"is Pending on node node-7 {TEN_AGO}: its kubelet says nothing of it",
-    ),
+NOT_STARTED: tuple[dict[str, Any], ...] = (
+    {"creating": "ContainerCreating", "set_up": False},
+    {"creating": "ContainerCreating", "set_up": True},
+    {"creating": "ContainerCreating"},
+    {"creating": "PodInitializing", "set_up": True},
+    {"assigned": False},
+    {"node": "node-7"},
 )
-"""Why a pod has not started, how it looks, and what status says."""
+"""How a pod looks that has not started: its volumes, an image, an older kubelet, an init container,
+no scheduler, a kubelet that says nothing."""
 
 
 def not_made(message: str, since: str) -> World:
@@ -179,118 +119,64 @@ ROWS = [
         "the API server rejects the Deployment",
         refused(ErrorKind.INVALID, "spec.template: Invalid value"),
         blocked("InvalidSpec") | {"RolledOut": "False InvalidSpec"},
-        {
-            "InvalidSpec": "the API server rejects Deployment/chat-colocated-NEW: spec.template: "
-            "Invalid value. Correct the spec"
-        },
     ),
     Row(
         "RBAC forbids the Deployment",
         refused(ErrorKind.FORBIDDEN, RBAC),
         blocked("Forbidden") | {"RolledOut": "False Forbidden"},
-        {
-            "Forbidden": "the API server forbids Deployment/chat-colocated-NEW: deployments.apps "
-            "is "
-            'forbidden: User "op" cannot create resource "deployments". Add the '
-            "missing rule to the operator's role"
-        },
-    ),
-    Row(
-        "a policy forbids the pods",
-        World(pods=(GATEWAY,), no_pods=POLICY),
-        blocked("Forbidden") | {"RolledOut": "False Forbidden"},
-        {
-            "Forbidden": 'pods of chat-colocated-NEW cannot be created: pods "chat-" is forbidden: '
-            'violates PodSecurity "restricted". Change the fleet so that the namespace '
-            "allows its pods, or change the namespace's policy"
-        },
     ),
     *(
         Row(
-            f"{words} refuses the pods, as of a minute ago: waiting does not help",
+            f"the same pod is refused again, as of a minute ago: {message}",
             not_made(message, MINUTE),
             blocked("Forbidden") | {"RolledOut": "False Forbidden"},
-            {"Forbidden": f"pods of chat-colocated-NEW cannot be created: {message}. {do}"},
         )
-        for words, message, do in (
-            ("Pod Security", POLICY, CHANGE),
-            ("a LimitRange", f'pods "chat-" is forbidden: {LIMIT}', CHANGE),
-            (
-                "OpenShift",
-                f'pods "chat-" is forbidden: {SCC}',
-                "Let the platform choose user ids in spec.template, or let their ServiceAccount "
-                "use another security context constraint",
-            ),
-        )
+        for message in (POLICY, f"{FORBIDS}{LIMIT}", f"{FORBIDS}{SCC}")
     ),
     *(
         Row(
-            f"{words}, as of a minute ago: nobody needs to act yet",
+            f"as of a minute ago, and no person needs to act yet: {message}",
             not_made(message, MINUTE),
             STARTING | {"Ready": "False Forbidden", "RolledOut": "False Forbidden"},
-            {"Forbidden": f"pods of chat-colocated-NEW cannot be created: {says}"},
         )
-        for words, message, says in WAITS_FOR
+        for message in WAITS_FOR
     ),
-    *(
-        Row(
-            f"{words}, for long",
-            not_made(message, "2025-12-31T23:50:00Z"),
-            blocked("Forbidden") | {"RolledOut": "False Forbidden"},
-        )
-        for words, message, _ in WAITS_FOR
+    Row(
+        "pods have been refused for long",
+        not_made(WAITS_FOR[0], "2025-12-31T23:50:00Z"),
+        blocked("Forbidden") | {"RolledOut": "False Forbidden"},
     ),
     Row(
         "the namespace is being deleted",
         refused(ErrorKind.TERMINATING, "because it is being terminated"),
         blocked("Deleting") | {"RolledOut": "False Deleting"},
-        {"Deleting": "the namespace is being deleted, so nothing is created in it"},
     ),
     Row(
         "the claim of the model does not exist",
         sick(unschedulable=CLAIM),
         blocked("ClaimNotFound"),
-        {
-            "ClaimNotFound": 'pod chat-colocated-1: persistentvolumeclaim "weights" not found. '
-            "Create "
-            "the claim, or correct spec.model.uri"
-        },
     ),
     *(
         Row(
             f"the kubelet waits with {waiting}",
             sick(waiting=(waiting, message)),
             blocked("ImagePullFailed"),
-            {
-                "ImagePullFailed": f"pod chat-colocated-1 cannot pull its image: {says}. Correct "
-                "spec.engine.image, or copy the image to where the nodes can pull it"
-            },
         )
-        for waiting, message, says in (
-            ("ErrImagePull", PULL, PULL),
-            ("ImagePullBackOff", f"Back-off pulling image: ErrImagePull: {PULL}", PULL),
-            ("InvalidImageName", "bad reference", "bad reference"),
-            ("ErrImageNeverPull", "not present", "not present"),
+        for waiting, message in (
+            ("ErrImagePull", PULL),
+            ("ImagePullBackOff", f"Back-off pulling image: ErrImagePull: {PULL}"),
+            ("ErrImageNeverPull", "not present"),
         )
     ),
     Row(
         "the model's image cannot be pulled",
         World(OCI, pods=(unready("colocated", waiting=("ErrImagePull", NO_MODEL)), GATEWAY)),
         blocked("ImagePullFailed"),
-        {
-            "ImagePullFailed": f"pod chat-colocated-1 cannot pull the model: {NO_MODEL}. Correct "
-            "spec.model.uri, or name a pull secret of its registry in imagePullSecrets of "
-            "spec.template.spec"
-        },
     ),
     Row(
         "the model is an image, and that of the engine cannot be pulled",
         World(OCI, pods=(unready("colocated", waiting=("ErrImagePull", PULL)), GATEWAY)),
         blocked("ImagePullFailed"),
-        {
-            "ImagePullFailed": f"pod chat-colocated-1 cannot pull its image: {PULL}. Correct "
-            "spec.engine.image, or copy the image to where the nodes can pull it"
-        },
     ),
     Row(
         "the gateway's image cannot be pulled",
@@ -303,94 +189,33 @@ ROWS = [
             "Reconciling": "False ImagePullFailed",
             "Stalled": "True ImagePullFailed",
         },
-        {
-            "ImagePullFailed": "pod chat-gateway-1 cannot pull its image: rpc error: no such image "
-            '"none:1". Correct images.gateway in the values of the operator\'s chart, '
-            "or copy the image to where the nodes can pull it"
-        },
     ),
-    Row(
-        "the model is not on the volume",
-        ended("ModelNotFound", "/models/opt: no config.json."),
-        blocked("ModelNotFound"),
-        {
-            "ModelNotFound": "/models/opt: no config.json. Put the weights on the volume, or "
-            "correct "
-            "the path in spec.model.uri"
-        },
-    ),
-    Row(
-        "the weights cannot be read",
-        ended("WeightsInvalid", "model.safetensors: truncated"),
-        blocked("WeightsInvalid"),
-        {
-            "WeightsInvalid": "model.safetensors: truncated. Save the weights again as "
-            "safetensors, or "
-            "correct spec.model.uri"
-        },
-    ),
-    Row(
-        "the engine does not know the architecture",
-        ended("UnsupportedArchitecture", "MambaForCausalLM"),
-        blocked("UnsupportedArchitecture"),
-        {
-            "UnsupportedArchitecture": "MambaForCausalLM. Choose a model whose architecture the "
-            "engine supports"
-        },
-    ),
-    Row(
-        "the engine's own message names GPU memory",
-        ended("OutOfMemory", "CUDA out of memory"),
-        blocked("OutOfMemory"),
-        {
-            "OutOfMemory": "CUDA out of memory. Raise the memory in spec.roles.<role>.resources, "
-            "or "
-            "lower spec.engine.maxModelLen"
-        },
+    *(
+        Row(f"the engine ends with {reason}", ended(reason, "why."), blocked(reason))
+        for reason in (
+            *("ModelNotFound", "WeightsInvalid", "UnsupportedArchitecture", "OutOfMemory"),
+            "BadArgument",
+        )
     ),
     Row(
         "the kernel killed the engine for its memory",
         sick(terminated=("OOMKilled", "exit code 137")),
         blocked("OutOfMemory"),
-        {
-            "OutOfMemory": "pod chat-colocated-1 was killed: it used too much memory. Raise the "
-            "memory in spec.roles.<role>.resources, or lower spec.engine.maxModelLen"
-        },
-    ),
-    Row(
-        "the engine refuses an argument",
-        ended("BadArgument", "--block-size must be a power of two"),
-        blocked("BadArgument"),
-        {"BadArgument": "--block-size must be a power of two. Correct spec.engine"},
     ),
     Row(
         "the container waits after a crash",
         sick(waiting=("CrashLoopBackOff", "back-off 10s"), terminated=("Error", " trace\n")),
         blocked("ContainerCrashing"),
-        {
-            "ContainerCrashing": "pod chat-colocated-1 keeps crashing: trace. See kubectl logs "
-            "chat-colocated-1 --previous"
-        },
     ),
     Row(
         "the container waits after a crash without output",
         sick(waiting=("CrashLoopBackOff", "back-off 10s")),
         blocked("ContainerCrashing"),
-        {
-            "ContainerCrashing": "pod chat-colocated-1 keeps crashing. See kubectl logs "
-            "chat-colocated-1 "
-            "--previous"
-        },
     ),
     Row(
         "the container runs for a moment between two crashes",
         sick(terminated=("Error", "exit code 1"), restarts=1),
         blocked("ContainerCrashing"),
-        {
-            "ContainerCrashing": "pod chat-colocated-1 keeps crashing: exit code 1. See kubectl "
-            "logs "
-            "chat-colocated-1 --previous"
-        },
     ),
     Row(
         "a container that crashed once is starting: nothing is to be done yet",
@@ -405,11 +230,6 @@ ROWS = [
                 pod("gateway", revision="", terminated=("OOMKilled", "x"), restarts=3),
             )
         ),
-        {},
-    ),
-    Row(
-        "an engine ran out of memory in the past and is ready now",
-        World(pods=(pod("colocated", terminated=("OOMKilled", "x"), restarts=1), GATEWAY)),
         {},
     ),
     Row(
@@ -437,37 +257,23 @@ ROWS = [
         sick(terminated=("Error", '{"reason": "Paused", "message": "x"}'), restarts=1),
         blocked("ContainerCrashing"),
     ),
-    *(
-        Row(
-            f"the kubelet says {waiting}",
-            sick(waiting=(waiting, "secret not found")),
-            blocked("ContainerCrashing"),
-            {
-                "ContainerCrashing": "the container of pod chat-colocated-1 cannot start "
-                f"({waiting}): secret not found. See kubectl describe pod chat-colocated-1"
-            },
-        )
-        for waiting in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+    Row(
+        "the kubelet cannot make the container",
+        sick(waiting=("CreateContainerConfigError", "secret not found")),
+        blocked("ContainerCrashing"),
     ),
     *(
         Row(
-            f"{words}, for ten minutes",
+            f"not started for ten minutes: {looks}",
             sick(**PENDING, waits_since=NOW - 600.0, **looks),
             blocked("PodNotStarted"),
-            {
-                "PodNotStarted": f"pod chat-colocated-1 {says}. See kubectl describe pod "
-                "chat-colocated-1"
-            },
         )
-        for words, looks, says in NOT_STARTED
+        for looks in NOT_STARTED
     ),
-    *(
-        Row(
-            f"{words}, as of 599 s ago: every pod begins so",
-            sick(**PENDING, waits_since=NOW - 599.0, **looks),
-            STARTING,
-        )
-        for words, looks, _ in NOT_STARTED
+    Row(
+        "not started for 599 s: every pod begins so",
+        sick(**PENDING, waits_since=NOW - 599.0, **NOT_STARTED[0]),
+        STARTING,
     ),
     Row(
         "a queue holds the pod back, which it says at once",
@@ -478,20 +284,6 @@ ROWS = [
             waits_since=NOW - 1.0,
         ),
         STARTING | {"Ready": "False PodNotStarted"},
-        {
-            "PodNotStarted": "pod chat-colocated-1 has no node since 2025-12-31T23:59:59Z: "
-            "SchedulingGated: Scheduling is blocked. See kubectl describe pod chat-colocated-1"
-        },
-    ),
-    Row(
-        "a queue holds the pod back for ten minutes",
-        sick(**PENDING, assigned=False, unplaced="SchedulingGated: x", waits_since=NOW - 600.0),
-        blocked("PodNotStarted"),
-    ),
-    Row(
-        "a sidecar of a pod that runs is not made for ten minutes",
-        sick(creating="ContainerCreating", waits_since=NOW - 600.0),
-        blocked("PodNotStarted"),
     ),
     Row(
         "the second pod waits for its volume for ten minutes",
@@ -499,25 +291,9 @@ ROWS = [
         serves_on("PodNotStarted") | {"RolledOut": "False Starting"},
     ),
     Row(
-        "a pod that waits for its volume is being deleted",
-        World(
-            pods=(
-                pod("colocated"),
-                unready("colocated", 2, **PENDING, creating="ContainerCreating", terminating=True),
-                GATEWAY,
-            )
-        ),
-        {},
-    ),
-    Row(
         "no node has GPUs for the pod",
         sick(unschedulable="0/3 nodes: insufficient gpu", gpus=4),
         blocked("Unschedulable", CapacityLimited="True Unschedulable"),
-        {
-            "Unschedulable": "no node has 4 GPUs for a colocated pod: 0/3 nodes: insufficient "
-            "gpu. Add "
-            "nodes, or lower the role's replicas or resources"
-        },
     ),
     *(
         Row(
@@ -546,15 +322,13 @@ ROWS = [
     ),
     *(
         Row(
-            f"waiting does not help, at once: {reason} {looks}",
+            f"waiting does not help, at once: {reason}",
             sick(waits_since=NOW, **looks),
             blocked(reason),
         )
         for reason, looks in (
             ("ClaimNotFound", {"unschedulable": CLAIM}),
             ("ImagePullFailed", {"waiting": ("InvalidImageName", "bad reference")}),
-            ("ImagePullFailed", {"waiting": ("ErrImageNeverPull", "not present")}),
-            ("OutOfMemory", {"terminated": ("Error", typed("OutOfMemory"))}),
             ("BadArgument", {"terminated": ("Error", typed("BadArgument"))}),
         )
     ),
@@ -601,22 +375,12 @@ ROWS = [
         "no node has room for a pod without GPUs",
         sick(unschedulable="0/3 nodes: insufficient memory"),
         blocked("Unschedulable", CapacityLimited="True Unschedulable"),
-        {
-            "Unschedulable": "no node has room for a colocated pod: 0/3 nodes: insufficient "
-            "memory. Add "
-            "nodes, or lower the role's replicas or resources"
-        },
     ),
     *(
         Row(
             f"a claim is not bound: {said}",
             sick(unschedulable=f"0/3 nodes are available: {said}", gpus=4),
             blocked("Unschedulable", CapacityLimited="True Unschedulable"),
-            {
-                "Unschedulable": "pod chat-colocated-1 waits for a claim that is not bound: 0/3 "
-                f"nodes are available: {said}. The claim's storageClassName must be a class that "
-                "exists and makes volumes of its accessModes. See kubectl describe pvc"
-            },
         )
         for said in (
             "pod has unbound immediate PersistentVolumeClaims",
@@ -638,10 +402,6 @@ ROWS = [
         "a role has left a GPU type that had no room an hour ago",
         World(TYPED, (pod("colocated", gpu_type="a100"), GATEWAY), noted=left(h100="23:00")),
         {"CapacityLimited": "True GPUTypeFull"},
-        {
-            "GPUTypeFull": "colocated runs on a100, since pods found no node with h100 "
-            "(2025-12-31T23:00:00Z). It may go back after a day, if that is cheaper"
-        },
     ),
     Row(
         "a role has left two GPU types that had no room",
@@ -651,10 +411,6 @@ ROWS = [
             noted=left(h100="22:00", h200="23:00"),
         ),
         {"CapacityLimited": "True GPUTypeFull"},
-        {
-            "GPUTypeFull": "colocated runs on a100, since pods found no node with h100 and h200 "
-            "(2025-12-31T23:00:00Z). It may go back after a day, if that is cheaper"
-        },
     ),
     Row(
         "a role left a GPU type a day ago",
@@ -665,32 +421,17 @@ ROWS = [
         "a quota refuses the Deployment",
         replace(refused(ErrorKind.QUOTA, QUOTA), for_s=600.0),
         blocked("QuotaExceeded", CapacityLimited="True QuotaExceeded"),
-        {
-            "QuotaExceeded": "exceeded quota: gpus, requested: 1, used: 8, limited: 8. Raise the "
-            "quota, "
-            "or lower the roles' replicas or resources"
-        },
     ),
     Row(
         "a quota refuses the pods",
         World(pods=(GATEWAY,), no_pods=f'pods "chat-" is forbidden: {QUOTA}'),
         blocked("QuotaExceeded", CapacityLimited="True QuotaExceeded"),
-        {
-            "QuotaExceeded": 'pods "chat-" is forbidden: exceeded quota: gpus, requested: 1, '
-            "used: 8, "
-            "limited: 8. Raise the quota, or lower the roles' replicas or resources"
-        },
     ),
     Row(
         "one pod serves, and no node has room for the second",
         second_pod(unschedulable="0/3 nodes"),
         serves_on("Unschedulable", CapacityLimited="True Unschedulable")
         | {"RolledOut": "False Starting"},
-    ),
-    Row(
-        "one pod serves, and the second cannot pull its image",
-        second_pod(waiting=("ErrImagePull", PULL)),
-        serves_on("ImagePullFailed") | {"RolledOut": "False Starting"},
     ),
     Row(
         "one pod serves, and the API server rejects a change of the Deployment's budget",
@@ -706,12 +447,6 @@ ROWS = [
         "a webhook put a limit on a pod that is not a number",
         World(pods=(pod("colocated", unreadable="nvidia.com/gpu: many"), GATEWAY)),
         {"CapacityLimited": "Unknown UnreadableNumber"},
-        {
-            "UnreadableNumber": "pod chat-colocated-1 has a limit that is not a number, "
-            "nvidia.com/gpu: "
-            "many, so its GPUs are not counted. Find the webhook or controller that "
-            "changes the fleet's pods"
-        },
     ),
     Row(
         "another owner has the Service, and clients would reach it",
@@ -723,11 +458,6 @@ ROWS = [
         }
         | CONFLICT
         | {"RolledOut": "False ForeignObject"},
-        {
-            "ForeignObject": "Service/chat already exists with another owner and is left "
-            "unchanged. "
-            "Delete it, or create the fleet under another name"
-        },
     ),
     Row(
         "another owner has two names that no client needs",
@@ -735,12 +465,6 @@ ROWS = [
         {"Reconciling": "False ForeignObject", "Stalled": "True ForeignObject"}
         | CONFLICT
         | {"RolledOut": "False ForeignObject"},
-        {
-            "ForeignObject": "PodDisruptionBudget/chat-colocated, ServiceAccount/chat-gateway "
-            "already "
-            "exists with another owner and is left unchanged. Delete it, or create the "
-            "fleet under another name"
-        },
     ),
     Row(
         "another owner has a name of the fleet, and no pod serves",
@@ -751,11 +475,6 @@ ROWS = [
         "the server finds another owner only when the object is created",
         refused(ErrorKind.FOREIGN, "exists", BUDGET),
         blocked("ForeignObject") | CONFLICT | {"RolledOut": "False ForeignObject"},
-        {
-            "ForeignObject": "PodDisruptionBudget/chat-colocated already exists with another "
-            "owner and "
-            "is left unchanged. Delete it, or create the fleet under another name"
-        },
     ),
     Row(
         "a webhook fails for the Deployment",
@@ -763,30 +482,15 @@ ROWS = [
         STARTING
         | {"Ready": "False WriteFailed", "Reconciling": "True WriteFailed"}
         | {"RolledOut": "False WriteFailed"},
-        {
-            "WriteFailed": "Deployment/chat-colocated-NEW cannot be written: failed calling "
-            "webhook "
-            '"policy.example": timeout. Repair that webhook, or exclude this namespace '
-            "in its configuration"
-        },
     ),
     Row(
         "a write that pods do not need fails while the fleet starts",
         refused(ErrorKind.FAILED, "etcd is slow", BUDGET),
         STARTING | {"Reconciling": "True WriteFailed"} | {"RolledOut": "False WriteFailed"},
-        {
-            "WriteFailed": "PodDisruptionBudget/chat-colocated cannot be written: etcd is slow. "
-            "See the operator's log"
-        },
     ),
     Row(
         "a write fails while the fleet serves",
         World(fails={BUDGET: HOOK}),
-        {"RolledOut": "False WriteFailed", "Reconciling": "True WriteFailed"},
-    ),
-    Row(
-        "a write has failed for 299 seconds",
-        World(fails={BUDGET: HOOK}, for_s=299.0),
         {"RolledOut": "False WriteFailed", "Reconciling": "True WriteFailed"},
     ),
     Row(
@@ -812,18 +516,13 @@ ROWS = [
             }
         ),
         {"FieldConflict": "True PutBackAgain"},
-        {
-            "PutBackAgain": "alice changed spec.ports of Service chat; bob changed spec.x of Role "
-            "chat-gateway. This goes on, so Argosy puts its own values back less and "
-            "less often. Stop the other writer, or change the ServingDeployment"
-        },
     ),
 ]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
 def test_the_conditions_say_what_keeps_the_fleet_from_its_spec(row: Row) -> None:
-    found, expected = told(row)
+    found, expected = compare(row)
     assert found == expected
 
 

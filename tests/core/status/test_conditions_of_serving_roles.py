@@ -56,3 +56,15 @@ def test_a_number_that_argosy_writes_is_limited_by_nobody() -> None:
     model = converged(roles=BOUNDS)
     model.scale_role("colocated", 9)
     assert conditions(said(model))["ScalingLimited"] == ("False", "AsSpecified")
+
+
+def role_messages() -> dict[tuple[str, str], list[str]]:
+    """Types of the conditions of ServingRoles by reason and message."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for asked in (9, 1):
+        model = converged(autoscaling={"policy": "External"}, roles=BOUNDS)
+        model.scale_role("colocated", asked)
+        for c in said(model)["conditions"]:
+            text = c["message"].removesuffix(f". See docs/runbook/{c['reason']}.md")
+            found[c["reason"], text] = [c["type"]]
+    return found

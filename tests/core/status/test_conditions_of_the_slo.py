@@ -13,7 +13,7 @@ from argosy_law.decision import Decision, Lack, RoleTarget, Rule
 from argosy_law.goals import Whose
 from argosy_law.observe import FleetMetrics, Idle, Signal, Value, unknown_metrics
 from argosy_law.slo import Errors, Verdicts, taken
-from tests.core.status.worlds import GATEWAY, NOW, Row, World, pod, status, told, unready
+from tests.core.status.worlds import GATEWAY, NOW, Row, World, compare, pod, status, unready
 
 SLO = {"slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}}
 """The goal is the default: 90% of the requests."""
@@ -42,16 +42,7 @@ def decided(
     return replace(said, **more)
 
 
-_ENDS = ", or relax spec.slo. kubectl argosy explain has the GPUs that are missing"
-_WEIGHED = ", or the share of this fleet in it by spec.autoscaling.gpuBudget.weight" + _ENDS
-BUDGETS: dict[Whose, str] = {
-    "object": "spec.autoscaling.gpuBudget.max allows. Raise it" + _ENDS,
-    "namespace": "the GPU budget of the namespace leaves to this fleet. Raise "
-    "operator.namespaceGpuBudgets in the values of the operator's chart" + _WEIGHED,
-    "operator": "the GPU budget of all fleets leaves to this one. Raise operator.gpuBudget in the "
-    "values of the operator's chart" + _WEIGHED,
-}
-NOTHING_REMOVED = "metrics are unknown, stale or incomplete: nothing is removed"
+BUDGETS: tuple[Whose, ...] = ("object", "namespace", "operator")
 BLIND = decided(Rule.METRICS_UNAVAILABLE, {}, active=False, message="no metrics: why")
 
 
@@ -86,13 +77,9 @@ ROWS = [
         "the law only advises",
         after(decided(), spec=SLO | {"autoscaling": {"advisory": True}}),
         {"ScalingActive": "False ExternalOwner"},
-        {
-            "ExternalOwner": "spec.autoscaling.advisory is true: decisions are shown in "
-            "status.autoscaling.advice, and others scale the ServingRoles"
-        },
     ),
     Row(
-        "nobody uses the fleet, and it has gone to zero",
+        "no requests arrive, and it has gone to zero",
         World(
             SLO | {"autoscaling": {"scaleToZero": {}}},
             (GATEWAY,),
@@ -113,46 +100,22 @@ ROWS = [
         "requests meet their targets",
         after(decided()),
         {},
-        {
-            "TargetsMet": "95.0% of requests met their targets; the goal, spec.slo.attainment, is "
-            "90%",
-            "Measured": "Prometheus has fresh samples of every Ready gateway",
-        },
     ),
     Row(
         "the operator's clock is a minute ahead",
         after(decided(clock_skew_s=60.0)),
         {},
-        {
-            "Measured": "the operator's clock is more than 30 seconds ahead of Prometheus' clock. "
-            "Decisions use Prometheus' clock; synchronize both with NTP"
-        },
     ),
     Row("exactly the goal is met", after(decided(), "0.900"), {}),
     Row(
         "fewer requests than the goal meet their targets",
         after(decided(), "0.899"),
         {"SLOMet": "False TargetsMissed"},
-        {
-            "TargetsMissed": "89.9% of requests met their targets; the goal, spec.slo.attainment, "
-            "is 90%"
-        },
-    ),
-    Row(
-        "the user's own goal is missed",
-        after(decided(), "0.950", spec={"slo": SLO["slo"] | {"attainment": "99%"}}),
-        {"SLOMet": "False TargetsMissed"},
-        {
-            "TargetsMissed": "95.0% of requests met their targets; the goal, spec.slo.attainment, "
-            "is "
-            "99%"
-        },
     ),
     Row(
         "no request was answered within the window",
         after(decided(), None),
         {"SLOMet": "Unknown NoTraffic", "SLOFeasible": "Unknown NoTraffic"},
-        {},
     ),
     Row(
         "the law sized no role from its load",
@@ -167,31 +130,15 @@ ROWS = [
             "SLOFeasible": "Unknown NoTraffic",
             "MetricsAvailable": "Unknown Unknown",
         },
-        {"Unknown": "not checked yet"},
     ),
     Row(
         "a prompt alone misses the target of the first token",
         after(lone_request(ttft_reachable=0.6, tpot_reachable=1.0)),
         {"SLOFeasible": "False FloorAboveTarget"},
-        {
-            "FloorAboveTarget": "a prompt alone in the fleet takes longer than "
-            "spec.slo.ttft.target, so "
-            "more replicas do not help. Raise the target, or use faster GPUs"
-        },
     ),
     Row(
         "a request alone misses the target per token",
         after(lone_request(ttft_reachable=1.0, tpot_reachable=0.0)),
-        {"SLOFeasible": "False FloorAboveTarget"},
-        {
-            "FloorAboveTarget": "a request alone in the fleet takes longer per token than "
-            "spec.slo.tpot.target, so more replicas do not help. Raise the target, or "
-            "use faster GPUs"
-        },
-    ),
-    Row(
-        "as many requests alone miss the one target as the other: the first token is named",
-        after(lone_request(ttft_reachable=0.9, tpot_reachable=0.9)),
         {"SLOFeasible": "False FloorAboveTarget"},
     ),
     Row(
@@ -209,19 +156,13 @@ ROWS = [
             f"the GPU budget of the {whose} allows fewer replicas than are needed",
             after(decided(Rule.GPU_BUDGET, lack=Lack(4, whose))),
             {"SLOFeasible": "False GPUBudget", "CapacityLimited": "True GPUBudget"},
-            {"GPUBudget": f"more replicas are needed than {said}"},
         )
-        for whose, said in BUDGETS.items()
+        for whose in BUDGETS
     ),
     Row(
         "replicas.max allows fewer replicas than are needed",
         after(decided(Rule.MAX_REPLICAS)),
         {"SLOFeasible": "False MaxReplicasBound"},
-        {
-            "MaxReplicasBound": "more replicas are needed than spec.roles.<role>.replicas.max, "
-            "or the max of an open schedule, allows. "
-            "Raise it, or relax spec.slo"
-        },
     ),
     Row(
         "one role is bound by its maximum and the other by the budget",
@@ -265,10 +206,6 @@ ROWS = [
         "what was learnt of a replica was not usable",
         after(decided(relearning=("colocated",))),
         {"ScalingActive": "True SignalsUnknown"},
-        {
-            "SignalsUnknown": "what was learnt about a replica (colocated) was not usable and is "
-            "measured again: until then nothing is removed"
-        },
     ),
     Row(
         "Prometheus is away, and the gateways say what their load is",
@@ -279,26 +216,10 @@ ROWS = [
             "ScalingActive": "True GatewaysAlone",
             "MetricsAvailable": "False GatewaysAlone",
         },
-        {
-            "GatewaysAlone": "Prometheus has no usable metrics (PrometheusTimeout: it took over "
-            "5 s): this stands on what the gateways say of their own load, by which replicas are "
-            "added and none is removed"
-        },
     ),
     Row(
         "metrics of a role are unknown",
         after(decided(unknown=("colocated running", "colocated output_tokens"))),
-        {"ScalingActive": "True SignalsUnknown"},
-        {
-            "SignalsUnknown": "Prometheus has no samples of colocated running, colocated "
-            "output_tokens, "
-            "so no replica of these roles is removed; replicas are still added. Check "
-            "that Prometheus scrapes the engine pods"
-        },
-    ),
-    Row(
-        "capacity is learnt again and metrics are unknown",
-        after(decided(relearning=("colocated",), unknown=("colocated running",))),
         {"ScalingActive": "True SignalsUnknown"},
     ),
     Row(
@@ -309,10 +230,6 @@ ROWS = [
             "ScalingActive": "False RollingOut",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
-        },
-        {
-            "RollingOut": "pods of revision NEW are starting; the older pods are deleted once "
-            "they serve"
         },
     ),
     Row(
@@ -347,40 +264,15 @@ ROWS = [
             f"{words}: {misses} of the requests of four days missed",
             after(decided(), errors=burnt(misses), before={"ErrorBudgetBurning": before}),
             {"ErrorBudgetBurning": says},
-            because,
         )
-        for words, misses, before, says, because in (
-            (
-                "a promise is kept",
-                0.02,
-                "Unknown NoTraffic",
-                "False AsSpecified",
-                {},
-            ),
-            (
-                "the budget is gone in days",
-                0.95,
-                "False AsSpecified",
-                "True BurningFast",
-                {
-                    "BurningFast": "requests miss their targets so often that the error budget of "
-                    "30 days is gone in days: status.errorBudget has the rates"
-                },
-            ),
-            (
-                "it burns slowly",
-                0.15,
-                "False AsSpecified",
-                "True BurningSlowly",
-                {
-                    "BurningSlowly": "requests miss their targets more often than the error budget "
-                    "of 30 days allows: status.errorBudget has the rates"
-                },
-            ),
-            ("it did not burn fast before", 0.5, "False AsSpecified", "True BurningSlowly", {}),
-            ("it still burns at half", 0.5, "True BurningFast", "True BurningFast", {}),
-            ("it still burns slowly", 0.06, "True BurningSlowly", "True BurningSlowly", {}),
-            ("it is over", 0.04, "True BurningSlowly", "False AsSpecified", {}),
+        for words, misses, before, says in (
+            ("a promise is kept", 0.02, "Unknown NoTraffic", "False AsSpecified"),
+            ("the budget is gone in days", 0.95, "False AsSpecified", "True BurningFast"),
+            ("it burns slowly", 0.15, "False AsSpecified", "True BurningSlowly"),
+            ("it did not burn fast before", 0.5, "False AsSpecified", "True BurningSlowly"),
+            ("it still burns at half", 0.5, "True BurningFast", "True BurningFast"),
+            ("it still burns slowly", 0.06, "True BurningSlowly", "True BurningSlowly"),
+            ("it is over", 0.04, "True BurningSlowly", "False AsSpecified"),
         )
     ),
     Row(
@@ -406,47 +298,18 @@ ROWS = [
                 "ScalingActive": f"False {reason}",
                 "MetricsAvailable": f"Unknown {reason}",
             },
-            {reason: says},
         )
-        for policy, reason, says in (
-            (
-                "External",
-                "ExternalOwner",
-                "spec.autoscaling.policy is External: the replicas are those of the ServingRoles, "
-                "which another autoscaler sets",
-            ),
-            (
-                "None",
-                "PolicyNone",
-                "spec.autoscaling.policy is None: replicas stay at their minimum",
-            ),
-        )
+        for policy, reason in (("External", "ExternalOwner"), ("None", "PolicyNone"))
         for words, slo, about_slo in (
             ("with an SLO", SLO, reason),
             ("without an SLO", dict[str, Any](), "NoSLO"),
         )
-    ),
-    Row(
-        "no SLO: the message says how to let replicas follow the load",
-        World(),
-        {
-            "SLOMet": "Unknown NoSLO",
-            "ErrorBudgetBurning": "Unknown NoSLO",
-            "SLOFeasible": "Unknown NoSLO",
-            "ScalingActive": "False NoSLO",
-            "MetricsAvailable": "Unknown NoSLO",
-        },
-        {
-            "NoSLO": "spec.slo is not set: replicas stay at their minimum. Set it, and they "
-            "follow the load"
-        },
     ),
     *(
         Row(
             f"Prometheus: {code}",
             unknown(f"{code}: in words"),
             UNMEASURED | {"MetricsAvailable": f"False {reason}"},
-            dict.fromkeys((reason, "MetricsUnavailable"), f"{NOTHING_REMOVED} ({code}: in words)"),
         )
         for code, reason in (
             ("NoPrometheus", "NoPrometheus"),
@@ -471,9 +334,8 @@ ROWS = [
             f"between two decisions without metrics, {reason} stays the cause",
             after(BLIND, before={"SLOMet": "False Stale", "MetricsAvailable": f"False {reason}"}),
             UNMEASURED | {"MetricsAvailable": f"False {reason}"},
-            {reason: "no metrics: why"},
         )
-        for reason in ("NoPrometheus", "NotANumber", "GatewaySilent", "MetricsUnavailable")
+        for reason in ("NoPrometheus", "MetricsUnavailable")
     ),
     Row(
         "metrics are back: the cause of before is over",
@@ -484,22 +346,11 @@ ROWS = [
         "no request arrives, as of the last decision",
         after(decided(), before={"MetricsAvailable": "True Idle", "SLOMet": "Unknown NoTraffic"}),
         {"MetricsAvailable": "True Idle"},
-        {"Idle": "every Ready gateway reports, and no request arrives"},
-    ),
-    Row(
-        "another condition says Idle: that is not about requests",
-        after(decided(), before={"SLOMet": "Unknown NoTraffic"}),
-        {},
     ),
     Row(
         "a ready gateway pod is silent",
         after(decided(silent_gateways=("gateway-b", "gateway-c"))),
         {"MetricsAvailable": "False GatewaySilent"},
-        {
-            "GatewaySilent": "Prometheus has no fresh samples of ready gateway pods: gateway-b, "
-            "gateway-c. No replica is removed until it has. Check that it reaches port "
-            "8081 of each pod, and that relabelling sets the label pod"
-        },
     ),
     Row(
         "a role's own pods are silent: what the gateways measured still counts",
@@ -516,7 +367,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
 def test_the_conditions_say_how_the_fleet_follows_its_slo(row: Row) -> None:
-    found, expected = told(replace(row, says=FOLLOWING | row.says))
+    found, expected = compare(replace(row, says=FOLLOWING | row.says))
     assert found == expected
 
 
@@ -524,33 +375,16 @@ def message(world: World, reason: str) -> str:
     return next(c.message for c in status(world).conditions if c.reason == reason)
 
 
-@pytest.mark.parametrize(
-    ("skew_s", "words"),
-    [
-        (30.0, ""),
-        (-30.0, ""),
-        (31.0, "more than 30 seconds ahead of Prometheus' clock"),
-        (-31.0, "more than 30 seconds behind Prometheus' clock"),
-        (121.0, "more than 2 minutes ahead of"),
-        (601.0, "more than 10 minutes ahead of"),
-        (3601.0, "more than 1 hour ahead of"),
-        (-86_401.0, "more than 1 day behind"),
-    ],
-)
-def test_a_clock_that_differs_from_that_of_prometheus_is_named_in_steps(
-    skew_s: float, words: str
-) -> None:
+@pytest.mark.parametrize("skew_s", [30.0, -30.0, 31.0, -31.0, 121.0, 601.0, 3601.0, -86_401.0])
+def test_a_clock_that_differs_from_that_of_prometheus_is_named(skew_s: float) -> None:
     skewed = {"clock_skew_s": skew_s}
     idle = {"MetricsAvailable": "True Idle"}
-    said = {
-        "Measured": message(after(decided(**skewed)), "Measured"),
-        "Idle": message(after(decided(**skewed), before=idle), "Idle"),
-        "blind": message(after(replace(BLIND, **skewed)), "MetricsUnavailable"),
-    }
-    assert {reason: words in text for reason, text in said.items()} == dict.fromkeys(said, True)
-    named = dict.fromkeys(said, words != "")
-    assert {reason: "operator's clock" in text for reason, text in said.items()} == named
-    assert said["blind"].startswith("no metrics: why" + ("; the operator's clock" if words else ""))
+    said = (
+        message(after(decided(**skewed)), "Measured"),
+        message(after(decided(**skewed), before=idle), "Idle"),
+        message(after(replace(BLIND, **skewed)), "MetricsUnavailable"),
+    )
+    assert ["NTP" in text for text in said] == [abs(skew_s) > 30.0] * 3
 
 
 def test_joint_attainment_is_joint() -> None:
@@ -565,7 +399,6 @@ def test_joint_attainment_is_joint() -> None:
     said = status(world)
     (met,) = (c for c in said.conditions if c.type == "SLOMet")
     assert (met.status, met.reason) == ("False", "TargetsMissed")
-    assert "50.0% of requests met their targets" in met.message
     assert said.goodput is not None
     assert (said.goodput.attainment, said.goodput.rps) == ("0.500", "4.0")
     assert said.columns.slo == "Missed"

@@ -312,23 +312,23 @@ class Row:
     world: World
     says: Mapping[str, str]
     """Conditions that are not as `AT_REST` has them: status and reason."""
-    because: Mapping[str, str] = field(default_factory=dict)
-    """Messages, by reason, without the page of the runbook. NEW stands for the new revision."""
 
 
-def told(row: Row) -> tuple[dict[str, str], dict[str, str]]:
-    """What status says, and what it should say: every condition, and the row's messages."""
-    said = status(row.world)
-    conditions = {c.type: f"{c.status} {c.reason}" for c in said.conditions}
-    revision, _ = _made(json.dumps(row.world.spec))
-    messages = {
-        c.reason: c.message.replace(revision, "NEW").removesuffix(
-            f". See docs/runbook/{c.reason}.md"
-        )
-        for c in reversed(said.conditions)  # the first type that has it counts
-        if c.reason in row.because
-    }
-    return conditions | messages, {**AT_REST, **row.says, **row.because}
+def compare(row: Row) -> tuple[dict[str, str], dict[str, str]]:
+    """Every condition that status has in the row's world, and that it should have."""
+    said = {c.type: f"{c.status} {c.reason}" for c in status(row.world).conditions}
+    return said, {**AT_REST, **row.says}
+
+
+def messages(world: World) -> dict[tuple[str, str], list[str]]:
+    """Types of conditions by reason and message. NEW stands for the new revision."""
+    revision, _ = _made(json.dumps(world.spec))
+    found: dict[tuple[str, str], list[str]] = {}
+    for c in status(world).conditions:
+        text = c.message.replace(revision, "NEW")
+        text = text.removesuffix(f". See docs/runbook/{c.reason}.md")
+        found.setdefault((c.reason, text), []).append(c.type)
+    return found
 
 
 TWO = {"roles": {"colocated": {"replicas": {"min": 2, "max": 4}}}}

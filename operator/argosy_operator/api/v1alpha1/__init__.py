@@ -147,7 +147,7 @@ class ServingDeploymentSpec(ApiModel):
 
     @property
     def goes_to_zero(self) -> bool:
-        """Whether all engine pods go while nobody uses the fleet. A parked fleet has none."""
+        """Whether all engine pods go while no requests arrive. A parked fleet has none."""
         return self.autoscaling.scale_to_zero is not None and all(
             role.replicas.min > 0 for _, role in self.active_roles()
         )
@@ -253,7 +253,7 @@ class ServingDeploymentSpec(ApiModel):
             holds=zero_only_when_parked,
             message="policy Goodput cannot start from zero pods: write "
             "replicas.min: 1, or park "
-            "the fleet with min: 0 and max: 0; for a fleet that goes to zero when nobody uses it, "
+            "the fleet with min: 0 and max: 0; for a fleet that goes to zero without requests, "
             "add autoscaling.scaleToZero",
         ),
         ValidationRule(

@@ -246,7 +246,7 @@ class Schedule(ApiModel):
 
 
 class ScaleToZero(ApiModel):
-    """When a fleet that nobody uses gives back all its engine pods."""
+    """When a fleet without requests gives back all its engine pods."""
 
     after: Annotated[PositiveDurationText, within("autoscaling.scaleToZero.after")] = Duration(
         "10m"
@@ -282,7 +282,7 @@ class Autoscaling(ApiModel):
     its weights loaded (mode disaggregated). Both roles must have the same resources. The pods read
     their role from a file, so a change of this field replaces them."""
     scale_to_zero: ScaleToZero | None = None
-    """Engine pods go while nobody uses the fleet. The gateways stay, hold the next request, and
+    """Engine pods go while no requests arrive. The gateways stay, hold the next request, and
     replicas.min pods of each role start for it. Default: at least replicas.min pods run always."""
     scale_up: ScaleUp = ScaleUp()
     """How fast replicas may be added."""

@@ -55,7 +55,7 @@ class Fact(StrEnum):
     # The spec
     PAUSED = "spec.paused is true"
     ZERO_REPLICAS = "every role has 0 replicas, as the spec asks"
-    AT_ZERO = "nobody uses the fleet, and by spec.autoscaling.scaleToZero it has no replicas"
+    AT_ZERO = "no requests arrive, and by spec.autoscaling.scaleToZero there are no replicas"
     WAKING = "the fleet was at zero before, and has not served since"
     DISAGGREGATED = "spec.mode is disaggregated"
     SLO_SET = "spec.slo is set"

@@ -107,7 +107,7 @@ REASONS: dict[str, dict[StepReason, str]] = {
         StepReason.BETWEEN_DECISIONS: "the scaling law is not due; replicas stay within their "
         "bounds",
         StepReason.AT_MINIMUM: "without an SLO, or under policy None, replicas.min is the target",
-        StepReason.AT_ZERO: "nobody uses the fleet, and spec.autoscaling.scaleToZero is set: no "
+        StepReason.AT_ZERO: "no requests arrive, and spec.autoscaling.scaleToZero is set: no "
         "engine pods until the next request",
         StepReason.WAKING: "a request waits in a gateway of a fleet at zero: replicas.min is the "
         "target",

@@ -3,7 +3,7 @@
 A gateway says which pairs failed, since when, and when a pod had its last whole handover
 (`/pairs`, designs/0011). A pod is to blame if at least two partners fail with it for a minute, hand
 over with other pods meanwhile, and it hands over with none. A network that is cut between two
-halves of the cluster blames nobody: each pod hands over within its half. Where nothing is handed
+halves of the cluster blames no pod: each pod hands over within its half. Where nothing is handed
 over at all, no partner is in order.
 """
 

@@ -470,7 +470,7 @@ def write_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
     state, windows = draft.memory.scaling, goals_of(snapshot.fleet.spec).windows
     every_s = max(LEAST_S, windows.down_hold_s / 2)
     since_s = snapshot.monotonic - draft.memory.learnt_at
-    # At rest nothing is learnt: a fleet that nobody uses writes nothing from the round on.
+    # At rest nothing is learnt: a fleet without requests writes nothing.
     busy = state.busy_at is not None and state.busy_at == state.last_valid_at
     due = (since_s >= every_s and busy) or (since_s >= LEAST_S and draft.scaled)
     if draft.decision is None or not draft.decision.active or not due:
