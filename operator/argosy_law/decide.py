@@ -11,12 +11,7 @@ from dataclasses import dataclass, replace
 from argosy_law import explain
 from argosy_law.decision import Decision, RoleTarget, Rule, bounded, why_bounded
 from argosy_law.estimate import capacity, season
-from argosy_law.estimate.demand import (
-    Demand,
-    append_bins,
-    estimate_demand,
-    raised,
-)
+from argosy_law.estimate.demand import Demand, append_bins, estimate_demand, raised
 from argosy_law.goals import (
     Goals,
     Inputs,
@@ -25,14 +20,12 @@ from argosy_law.goals import (
     removal_hold_s,
 )
 from argosy_law.observe import Observations, RoleName
-from argosy_law.pace import holds, shift, zero
+from argosy_law.pace import gates, schedules
 from argosy_law.pace.gates import Gate, RoleView, blocked_by
 from argosy_law.signals import learning, lengths, validity
-from argosy_law.size import budget, sizing
-from argosy_law.size.decode import DecodeModel
-from argosy_law.size.joint import share_held
-from argosy_law.size.model import Limits, Model, model_of
-from argosy_law.size.prefill import PrefillModel
+from argosy_law.size import sizing
+from argosy_law.size.pools import DecodeModel, Limits, Model, PrefillModel, model_of
+from argosy_law.size.sizing import share_held
 from argosy_law.state import RoleState, ScalingState, idle
 
 HELD_UNTIL = 0.9
@@ -44,7 +37,7 @@ def decide(
 ) -> tuple[ScalingState, Decision]:
     """The scaling law. Pure: equal arguments give equal answers. `now` is on the metrics' clock."""
     observations = replace(observations, metrics=validity.validated(observations.metrics))
-    if (at_zero := zero.verdict(observations, goals)) is not None:
+    if (at_zero := schedules.judge_zero(observations, goals)) is not None:
         return state, explain.without_load(observations, goals, now, at_zero.rule, at_zero.why)
     if goals.policy == "None" or goals.slo is None:
         return state, explain.at_minimum(observations, goals, now)
@@ -68,7 +61,7 @@ def decide(
     state = replace(state, roles=roles)
     decision = explain.decided(targets, sizes, demand, state, inputs)
     if goals.gpu_cap is not None:
-        decision = replace(decision, worth=budget.worth(pools, demand.planned))
+        decision = replace(decision, worth=sizing.worth(pools, demand.planned))
     return state, decision
 
 
@@ -183,10 +176,10 @@ def _size_role(view: RoleView) -> Sized:
     up, down, rule = goal.min, goal.min, Rule.IDLE
     if view.size is not None:
         up, down, rule = view.size.up, view.size.down, view.size.rule
-    windows = holds.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
-    held, gate = holds.record(view.role.holds, up, down, now, windows), blocked_by(view)
+    windows = gates.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
+    held, gate = gates.record_wants(view.role.holds, up, down, now, windows), blocked_by(view)
     current, steps = view.supply.desired, view.inputs.goals.steps
-    replicas, rule = holds.apply(held, current, rule, gate.rule if gate else None, steps)
+    replicas, rule = gates.apply_holds(held, current, rule, gate.rule if gate else None, steps)
     replicas, rule = bounded(replicas, rule, goal)
     why = why_bounded(rule, goal, replicas)
     if gate is not None and gate.rule is rule:
@@ -205,7 +198,7 @@ def _shift(
     if not (inputs.goals.role_flip and len(sized) == 2 and alike):
         return state, sized
     one, other = (
-        shift.Side(
+        gates.Side(
             role.target,
             role.state.holds.highs[-1].replicas,
             inputs.goals.role(role.target.role).min,
@@ -214,20 +207,20 @@ def _shift(
         for role in sized
     )
     hold_s = max(removal_hold_s(role, inputs.windows) for role in supply)
-    span = shift.Span(hold_s, hold_s + max(cold_start_s(role, inputs.windows) for role in supply))
-    after, targets = shift.shifted(state.shift, (one, other), span, inputs.now)
+    span = gates.Span(hold_s, hold_s + max(cold_start_s(role, inputs.windows) for role in supply))
+    after, targets = gates.shift_replicas(state.shift, (one, other), span, inputs.now)
     sized = tuple(replace(role, target=to) for role, to in zip(sized, targets, strict=True))
     return replace(state, shift=after), sized
 
 
 def _pools(
     sized: tuple[Sized, ...], sizes: dict[RoleName, sizing.Size], inputs: Inputs
-) -> tuple[budget.Pool, ...]:
+) -> tuple[sizing.Pool, ...]:
     """What each role wants of a GPU budget; empty if a role was not sized."""
     if set(sizes) != {role.target.role for role in sized}:
         return ()
     return tuple(
-        budget.Pool(
+        sizing.Pool(
             minimum=inputs.goals.role(target.role).least,
             wanted=target.replicas,
             gpus=inputs.observations.of(target.role).gpus_per_replica,
@@ -240,7 +233,7 @@ def _pools(
 
 
 def _within_budget(
-    sized: tuple[Sized, ...], pools: tuple[budget.Pool, ...], inputs: Inputs
+    sized: tuple[Sized, ...], pools: tuple[sizing.Pool, ...], inputs: Inputs
 ) -> tuple[RoleTarget, ...]:
     """Share the smaller of the two GPU limits between the roles: the most predicted goodput that
     fits.
@@ -253,13 +246,13 @@ def _within_budget(
     if limit is None or not pools:
         return targets
     floors = tuple(max(pool.minimum, role.fewest) for pool, role in zip(pools, sized, strict=True))
-    fits = budget.gpus(pools, floors) <= limit
+    fits = sizing.gpus(pools, floors) <= limit
     if fits:
         pools = tuple(
             replace(pool, minimum=fewest) for pool, fewest in zip(pools, floors, strict=True)
         )
     if fits or not inputs.metrics.gateways_alone:
-        fitted = budget.fit(pools, limit)
+        fitted = sizing.fit_budget(pools, limit)
     else:
         # Without metrics a budget takes nothing either, as in a round without any decision.
         fitted = tuple(min(n, pool.wanted) for n, pool in zip(floors, pools, strict=True))

@@ -27,11 +27,8 @@ from argosy_law.observe import (
 )
 from argosy_law.signals import lengths, validity
 from argosy_law.signals.learning import SCORED_ENOUGH
-from argosy_law.size.colocated import ColocatedModel
-from argosy_law.size.decode import DecodeModel
-from argosy_law.size.joint import reach_of
-from argosy_law.size.prefill import PrefillModel
-from argosy_law.size.sizing import HYSTERESIS, Size
+from argosy_law.size.pools import ColocatedModel, DecodeModel, PrefillModel
+from argosy_law.size.sizing import HYSTERESIS, Size, reach_of
 from argosy_law.size.work import Work
 from argosy_law.state import ScalingState
 

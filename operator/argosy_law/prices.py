@@ -16,13 +16,8 @@ from argosy_law.estimate import capacity
 from argosy_law.goals import Goals, Inputs, Profile
 from argosy_law.observe import RoleName
 from argosy_law.signals import lengths
-from argosy_law.size.joint import Demanded, fewest, reach_of
-from argosy_law.size.model import (
-    BELOW_REACHABLE,
-    Limits,
-    Model,
-    model_of,
-)
+from argosy_law.size.pools import BELOW_REACHABLE, Limits, Model, model_of
+from argosy_law.size.sizing import Demanded, fewest, reach_of
 from argosy_law.state import ScalingState
 
 EVERY_S = 60.0

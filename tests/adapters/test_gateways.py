@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_law.signals.direct import Load, Reading
+from argosy_law.signals.gateways import Load, Reading
 from argosy_operator.adapters import gateways
 from argosy_operator.adapters.gateways import (
     HttpGateways,

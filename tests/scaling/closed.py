@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from argosy_law.decision import Decision
-from argosy_law.estimate.profiles import MACHINES, Machine
+from argosy_law.estimate.capacity import MACHINES, Machine
 from argosy_law.goals import Goals, Profile
 from argosy_law.observe import Observations
 from argosy_law.sim.laws import LAWS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import Goals
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
 from argosy_operator.core.steps.goals import goals_of

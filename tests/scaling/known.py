@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 
 from argosy_law.decide import decide
 from argosy_law.decision import Decision, RoleTarget
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, Profile, RoleGoal, Windows
 from argosy_law.observe import (
     Bin,

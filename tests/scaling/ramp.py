@@ -1,6 +1,6 @@
 """The demo's ramp in virtual time: goals at a demo's speed, four phases, Poisson arrivals."""
 
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal, Windows
 from tests.scaling.closed import Phase, Run, Setup, run
 

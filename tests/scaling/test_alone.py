@@ -20,8 +20,7 @@ from argosy_law.observe import (
     unknown_metrics,
 )
 from argosy_law.record import from_json, to_json
-from argosy_law.signals.alone import Heard, heard, known
-from argosy_law.signals.direct import Load, Reading
+from argosy_law.signals.gateways import Heard, Load, Reading, fill_metrics, remember_readings
 from argosy_law.state import ScalingState
 from tests.scaling.ramp import ENGINE, GOALS
 from tests.scaling.test_decide import START, follow, metrics, supply
@@ -48,7 +47,7 @@ def history(*readings: Reading, skew_s: float = 0.0) -> Heard:
 
 
 def alone_at(now: float, told: Heard, ready: frozenset[str] = READY) -> FleetMetrics:
-    return known(unknown_metrics(now, WHY), told, ready, now, WINDOWS)[0]
+    return fill_metrics(unknown_metrics(now, WHY), told, ready, now, WINDOWS)[0]
 
 
 def rounds(rate: float, n: int = 8, **load: float) -> Iterator[tuple[float, FleetMetrics]]:
@@ -57,7 +56,7 @@ def rounds(rate: float, n: int = 8, **load: float) -> Iterator[tuple[float, Flee
     for i in range(n):
         now = START + 2 * i
         reading = said(now, rate * 2 * i, answered=rate * 2 * i / 2, **load)
-        told = heard(told, [reading], now, WINDOWS)
+        told = remember_readings(told, [reading], now, WINDOWS)
         yield now, alone_at(now, told)
 
 
@@ -137,7 +136,7 @@ def test_a_reading_of_just_three_scrapes_ago_still_says_what_waits() -> None:
 def test_metrics_of_prometheus_stay_what_they_are() -> None:
     told = history(said(1000.0, 10), said(1002.0, 999))
     measured = replace(metrics(1002.0, 3.0), clock_skew_s=7.0)
-    seen, after = known(measured, told, READY, 1009.0, WINDOWS)
+    seen, after = fill_metrics(measured, told, READY, 1009.0, WINDOWS)
     assert seen is measured
     assert after == replace(told, skew_s=7.0)
 
@@ -151,7 +150,9 @@ def test_times_are_those_of_prometheus_as_its_clock_was_last() -> None:
 
 def test_stale_arrivals_of_prometheus_count_as_none() -> None:
     stale = replace(metrics(1004.0, 3.0), arrivals=Value(3.0, 1000.0))
-    seen, _ = known(stale, history(said(1000.0, 10), said(1004.0, 30)), READY, 1004.0, WINDOWS)
+    seen, _ = fill_metrics(
+        stale, history(said(1000.0, 10), said(1004.0, 30)), READY, 1004.0, WINDOWS
+    )
     assert seen.gateways_alone == WINDOWS.stale_reason
     assert seen.arrivals == Value(5.0, 1004.0)
 
@@ -166,7 +167,7 @@ def test_what_is_older_than_the_windows_is_forgotten_and_so_is_the_future() -> N
     told = history(said(999.9, 1), said(1000.0, 2), said(1000.0 + keep_s + 1, 3))
     now = 1000.0 + keep_s
     new = said(now, 4)
-    assert heard(told, [new], now, WINDOWS).readings == (told.readings[1], new)
+    assert remember_readings(told, [new], now, WINDOWS).readings == (told.readings[1], new)
 
 
 def test_replicas_are_added_for_a_burst_without_any_answer_of_prometheus() -> None:
@@ -245,8 +246,8 @@ def test_whatever_gateways_say_alone_nothing_raises_and_nothing_is_removed(
         now = START + 2 * i
         load = None if old else work(answered, waiting, decoding)
         reading = Reading(pod, now, accepted, 0.0, waiting, load)
-        kept = heard(kept, [reading], now, WINDOWS)
-        seen, kept = known(unknown_metrics(now, WHY), kept, READY, now, WINDOWS)
+        kept = remember_readings(kept, [reading], now, WINDOWS)
+        seen, kept = fill_metrics(unknown_metrics(now, WHY), kept, READY, now, WINDOWS)
         state, decision = decide(state, Observations(seen, supplies), WIDE, seen.at)
         for target in decision.targets:
             assert target.current <= target.replicas <= 40

@@ -82,9 +82,9 @@ def test_a_share_above_1_is_none() -> None:
 
 def test_a_share_that_is_not_known_now_stays_and_one_that_never_was_is_0() -> None:
     seen = metrics(NOW, 5.0, {"prefill": 1, "decode": 1})
-    assert lengths.work(lengths.updated(Lengths(), seen, WINDOWS), seen).cached == 0.0
-    known = lengths.updated(Lengths(), replace(seen, cached_share=Value(0.3, NOW)), WINDOWS)
-    later = lengths.updated(known, seen, WINDOWS)
+    assert lengths.work(lengths.update_lengths(Lengths(), seen, WINDOWS), seen).cached == 0.0
+    known = lengths.update_lengths(Lengths(), replace(seen, cached_share=Value(0.3, NOW)), WINDOWS)
+    later = lengths.update_lengths(known, seen, WINDOWS)
     assert lengths.work(later, seen).cached == 0.3
 
 

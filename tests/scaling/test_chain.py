@@ -11,9 +11,8 @@ from argosy_law.estimate import capacity
 from argosy_law.goals import Inputs, RoleGoal, Serving
 from argosy_law.observe import Bin, Observations, RoleSupply
 from argosy_law.pace.gates import GATES
-from argosy_law.size.budget import Pool
-from argosy_law.size.prefill import PrefillModel
-from argosy_law.size.sizing import Size
+from argosy_law.size.pools import PrefillModel
+from argosy_law.size.sizing import Pool, Size
 from argosy_law.state import HoldState, Lengths, RoleState, ScalingState
 from tests.scaling import known
 from tests.scaling.known import POOLS, START, USUAL

@@ -6,7 +6,7 @@ import pytest
 
 from argosy_law.decide import decide
 from argosy_law.decision import Decision, Rule
-from argosy_law.estimate.profiles import MACHINES
+from argosy_law.estimate.capacity import MACHINES
 from argosy_law.goals import Goals
 from argosy_law.observe import Observations
 from argosy_law.record import from_json, to_json

@@ -4,7 +4,7 @@ from math import exp, sqrt
 
 import pytest
 
-from argosy_law.estimate import changes, demand
+from argosy_law.estimate import demand
 from argosy_law.estimate.demand import Demand, DemandState, Forecast
 from argosy_law.goals import Windows
 from argosy_law.observe import Bin
@@ -63,7 +63,7 @@ def test_a_ramp_is_followed_to_when_a_replica_would_serve() -> None:
     state = counted(ramp)
     _, found = demand.estimate_demand(state, WINDOWS, 10.0, 106.0)
     ahead = (106.0 + 10.0 - 104.0) / 2.0 + 0.5
-    risen = changes.risen(tuple(ramp), found.bins, ahead, 1.6)
+    risen = demand.extrapolate_rise(tuple(ramp), found.bins, ahead, 1.6)
     assert risen > ramp[-1]
     assert found.forecast == risen / 2.0
     assert demand.estimate_demand(state, WINDOWS, 10.0, 106.0)[0].rose_at == 104.0
@@ -223,14 +223,14 @@ def test_a_season_takes_the_place_of_the_forecast_that_was_just_made() -> None:
 
 def test_a_line_through_counts_has_the_slope_and_errors_of_least_squares() -> None:
     """1, 3, 2, 6 over four bins: Σ(x − 1.5)² = 5, Σ(x − 1.5)(y − 3) = 7, misses 14 − 9.8."""
-    slope, error, missed, misfit = changes._line((1.0, 3.0, 2.0, 6.0), 2.0)
+    slope, error, missed, misfit = demand._line((1.0, 3.0, 2.0, 6.0), 2.0)
     assert slope == pytest.approx(1.4)
     assert error == pytest.approx(sqrt(2.0 * 3.0 / 5))
     assert missed == pytest.approx(4.2)
     assert misfit == pytest.approx(4.2 / 6.0)
-    assert changes._line((0.0, 0.0), 2.0)[1] == pytest.approx(sqrt(2.0 * 0.25 / 0.5))
+    assert demand._line((0.0, 0.0), 2.0)[1] == pytest.approx(sqrt(2.0 * 0.25 / 0.5))
 
 
 def test_a_rise_is_followed_by_its_growth_and_not_past_a_hundred_foldings() -> None:
-    assert changes.Rise(10.0, 0.1).ahead(2.0, 9.0) == pytest.approx(10.0 * exp(0.2))
-    assert changes.Rise(1.0, 50.0).ahead(10.0, 1e60) == pytest.approx(exp(100.0))
+    assert demand.Rise(10.0, 0.1).ahead(2.0, 9.0) == pytest.approx(10.0 * exp(0.2))
+    assert demand.Rise(1.0, 50.0).ahead(10.0, 1e60) == pytest.approx(exp(100.0))

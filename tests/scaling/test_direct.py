@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from argosy_law.goals import Windows
 from argosy_law.observe import Idle, Value
-from argosy_law.signals.direct import AHEAD_S, FASTEST, Reading, with_readings
+from argosy_law.signals.gateways import AHEAD_S, FASTEST, Reading, with_readings
 from argosy_law.signals.samples import (
     OUTSTANDING,
     RECEIVED,

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from argosy_law.decision import Rule, bounded
 from argosy_law.estimate import capacity, demand
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.estimate.demand import DemandState
-from argosy_law.estimate.profiles import PRESETS
 from argosy_law.goals import SLO, RoleGoal, StepLimits, Windows
 from argosy_law.observe import Bin, StepDelta
-from argosy_law.pace import holds
+from argosy_law.pace import gates
 from argosy_law.state import HoldState
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
@@ -175,29 +175,29 @@ LIMITS = StepLimits(up_percent=100, up_pods=4, down_pods=1)
 def held_after(*wanted: tuple[float, int], up_s: float = 0.0, down_s: float = 15.0) -> HoldState:
     state = HoldState()
     for at, replicas in wanted:
-        state = holds.record(state, replicas, replicas, at, holds.HoldWindows(up_s, down_s))
+        state = gates.record_wants(state, replicas, replicas, at, gates.HoldWindows(up_s, down_s))
     return state
 
 
 def test_the_most_wanted_within_the_hold_counts() -> None:
     held = held_after((0, 5), (10, 2))
-    assert holds.apply(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
+    assert gates.apply_holds(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
     free = held_after((0, 5), (10, 2), (15.1, 2))
-    assert holds.apply(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP_LIMIT)
-    assert holds.apply(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
+    assert gates.apply_holds(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP_LIMIT)
+    assert gates.apply_holds(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
 
 
 def test_up_waits_for_the_least_within_its_own_hold() -> None:
     early = held_after((0, 1), (4, 6), up_s=5)
-    assert holds.apply(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
+    assert gates.apply_holds(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
     later = held_after((0, 1), (4, 6), (6, 6), up_s=5)
-    assert holds.apply(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP_LIMIT)
+    assert gates.apply_holds(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP_LIMIT)
 
 
 def test_up_takes_the_larger_of_percent_and_pods() -> None:
     most = held_after((0, 100))
-    assert holds.apply(most, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP_LIMIT)
-    assert holds.apply(most, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP_LIMIT)
+    assert gates.apply_holds(most, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP_LIMIT)
+    assert gates.apply_holds(most, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP_LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -215,18 +215,22 @@ def test_down_takes_the_larger_of_pods_and_percent_rounded_down(
     have: int, percent: float | None, left: int
 ) -> None:
     limits = StepLimits(down_percent=percent)
-    assert holds.apply(held_after((0, 1)), have, Rule.DEMAND, None, limits) == (
+    assert gates.apply_holds(held_after((0, 1)), have, Rule.DEMAND, None, limits) == (
         left,
         Rule.STEP_LIMIT if left > 1 else Rule.DEMAND,
     )
 
 
 def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
-    assert holds.apply(held_after((0, 1)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
+    assert gates.apply_holds(
+        held_after((0, 1)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS
+    ) == (
         3,
         Rule.ATTAINMENT_BELOW_GOAL,
     )
-    assert holds.apply(held_after((0, 4)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
+    assert gates.apply_holds(
+        held_after((0, 4)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS
+    ) == (
         4,
         Rule.DEMAND,
     )

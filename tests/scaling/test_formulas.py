@@ -9,15 +9,17 @@ from random import Random
 import pytest
 
 from argosy_law.observe import RoleSupply
-from argosy_law.size import budget
-from argosy_law.size.colocated import colocated_model
-from argosy_law.size.decode import DecodeModel, decode_model
-from argosy_law.size.model import MOST_REPLICAS, smallest
-from argosy_law.size.prefill import (
+from argosy_law.size import sizing
+from argosy_law.size.pools import (
+    MOST_REPLICAS,
+    DecodeModel,
     PrefillModel,
+    colocated_model,
+    decode_model,
     erlang_b,
     prefill_model,
     share_waiting,
+    smallest,
 )
 from argosy_law.size.sizing import Counts, Horizon, Load, size
 from argosy_law.size.work import Replica, Work, alike
@@ -169,25 +171,25 @@ def test_the_budgets_joint_search_is_near_the_best_of_all_that_fit_eight_gpus(
     work = Work(1200, 1.5e6, 100)
     order = "deadline" if queued else "fifo"
     pools = (
-        budget.Pool(1, 8, gpus[0], prefill_model(LLAMA, work, 0.6, order), rate),
-        budget.Pool(1, 8, gpus[1], decode_model(LLAMA, work, 0.04), rate, queued),
+        sizing.Pool(1, 8, gpus[0], prefill_model(LLAMA, work, 0.6, order), rate),
+        sizing.Pool(1, 8, gpus[1], decode_model(LLAMA, work, 0.04), rate, queued),
     )
-    found = budget.fit(pools, 8)
-    fitting = [n for n in product(range(1, 9), repeat=2) if budget.gpus(pools, n) <= 8]
-    best = max(budget.goodput(pools, n) for n in fitting)
+    found = sizing.fit_budget(pools, 8)
+    fitting = [n for n in product(range(1, 9), repeat=2) if sizing.gpus(pools, n) <= 8]
+    best = max(sizing.goodput(pools, n) for n in fitting)
     assert found in fitting
-    assert budget.goodput(pools, found) >= best - 0.02
+    assert sizing.goodput(pools, found) >= best - 0.02
 
 
 def test_behind_a_queue_by_deadline_half_of_the_decode_pods_serve_half_of_the_requests() -> None:
     """Without one all are late, so that half of the pods would be worth nothing."""
     model, rate = decode_model(LLAMA, Work(1200, 1.5e6, 200), 0.04), 60.0
     need = smallest(model, rate, 0.99)
-    alone, behind = (budget.Pool(1, need, 1, model, rate, queued) for queued in (False, True))
-    assert budget.share_in_time(alone, need // 2) == 0.0
-    assert budget.share_in_time(behind, need // 2) == pytest.approx(0.5, abs=0.06)
-    assert budget.share_in_time(behind, need) == budget.share_in_time(alone, need)
-    shares = [budget.share_in_time(behind, n) for n in range(need + 1)]
+    alone, behind = (sizing.Pool(1, need, 1, model, rate, queued) for queued in (False, True))
+    assert sizing.share_in_time(alone, need // 2) == 0.0
+    assert sizing.share_in_time(behind, need // 2) == pytest.approx(0.5, abs=0.06)
+    assert sizing.share_in_time(behind, need) == sizing.share_in_time(alone, need)
+    shares = [sizing.share_in_time(behind, n) for n in range(need + 1)]
     assert shares[0] == 0.0
     assert shares == sorted(shares)
 
@@ -195,22 +197,22 @@ def test_behind_a_queue_by_deadline_half_of_the_decode_pods_serve_half_of_the_re
 def test_what_gpus_are_worth_is_that_of_the_best_split_between_the_pools() -> None:
     work, rate = Work(1200, 1.5e6, 100), 12.0
     pools = (
-        budget.Pool(1, 6, 2, prefill_model(LLAMA, work, 0.6, "deadline"), rate),
-        budget.Pool(2, 5, 1, decode_model(LLAMA, work, 0.04), rate, queued=True),
+        sizing.Pool(1, 6, 2, prefill_model(LLAMA, work, 0.6, "deadline"), rate),
+        sizing.Pool(2, 5, 1, decode_model(LLAMA, work, 0.04), rate, queued=True),
     )
-    found = dict(budget.worth(pools, 10.0))
+    found = dict(sizing.worth(pools, 10.0))
     assert min(found) == 4
     for gpus, good in found.items():
         fitting = [
-            (p, d) for p in range(1, 7) for d in range(2, 6) if budget.gpus(pools, (p, d)) <= gpus
+            (p, d) for p in range(1, 7) for d in range(2, 6) if sizing.gpus(pools, (p, d)) <= gpus
         ]
         best = max(
-            budget.share_in_time(pools[0], p) * budget.share_in_time(pools[1], d)
+            sizing.share_in_time(pools[0], p) * sizing.share_in_time(pools[1], d)
             for p, d in fitting
         )
         assert good == pytest.approx(10.0 * best, rel=1e-5)
-    assert budget.worth((), 10.0) == ()
+    assert sizing.worth((), 10.0) == ()
     wide = tuple(replace(pool, wanted=400) for pool in pools)
-    points = budget.worth(wide, 10.0)
-    assert len(points) <= budget.POINTS
+    points = sizing.worth(wide, 10.0)
+    assert len(points) <= sizing.POINTS
     assert points[0][0] == 4

@@ -10,7 +10,7 @@ from argosy_law.estimate import capacity
 from argosy_law.goals import Inputs
 from argosy_law.observe import Observations, RoleMetrics, Unknown, Value
 from argosy_law.pace.gates import GATES, RoleView, blocked_by
-from argosy_law.size.model import Limits, model_of
+from argosy_law.size.pools import Limits, model_of
 from argosy_law.size.sizing import Counts, Horizon, Load, size
 from argosy_law.size.work import Work
 from argosy_law.state import HoldState, Lengths, RoleState, ScalingState

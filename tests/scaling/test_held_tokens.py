@@ -7,9 +7,8 @@ import pytest
 from argosy_law.decide import decide
 from argosy_law.goals import SLO, Serving
 from argosy_law.observe import Observations, Value
-from argosy_law.size.decode import DecodeModel, decode_model
-from argosy_law.size.joint import share_held
-from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.pools import DecodeModel, PrefillModel, decode_model
+from argosy_law.size.sizing import share_held
 from argosy_law.size.work import Replica, Work
 from argosy_law.state import ScalingState
 from argosy_operator.core.steps.goals import goals_of

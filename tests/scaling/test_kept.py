@@ -13,12 +13,7 @@ from hypothesis import strategies as st
 
 from argosy_law.decide import decide
 from argosy_law.decision import Rule
-from argosy_law.estimate.demand import (
-    PENDING,
-    REMEMBERED_BINS,
-    RESIDUALS,
-    Forecast,
-)
+from argosy_law.estimate.demand import PENDING, REMEMBERED_BINS, RESIDUALS, Forecast
 from argosy_law.goals import Windows
 from argosy_law.observe import Bin, Observations
 from argosy_law.record import (

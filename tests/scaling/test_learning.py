@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from argosy_law.estimate import capacity
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.estimate.demand import DemandState, Forecast
-from argosy_law.estimate.profiles import PRESETS
 from argosy_law.estimate.season import SeasonState
 from argosy_law.goals import Goals, Inputs
 from argosy_law.observe import (

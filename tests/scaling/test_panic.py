@@ -10,7 +10,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_law.estimate import changes
+from argosy_law.estimate import demand
 from argosy_law.goals import Goals
 from argosy_law.observe import Bin
 from argosy_law.state import ScalingState
@@ -24,10 +24,10 @@ HOLD_BINS = 3
 def panics(counts: Sequence[float]) -> bool:
     """What the latch would begin with."""
     older, newest = tuple(counts[:-2]), sum(counts[-2:])
-    spread = changes.dispersion(older)
-    before = changes.segment(older, spread)
+    spread = demand.dispersion(older)
+    before = demand.segment(older, spread)
     ratio = 2 / len(before)
-    far = changes._distance(newest, sum(before), ratio) > 3 * spread**0.5
+    far = demand._distance(newest, sum(before), ratio) > 3 * spread**0.5
     return newest > 2 * ratio * sum(before) and far
 
 
@@ -73,7 +73,7 @@ def test_a_burst_between_three_deviations_and_those_of_a_change_begins_a_latch_a
     """At seven requests a bin: the rate is not raised, so nothing is held for it."""
     counts = (7.0,) * QUIET_BINS + (15.0,) * 2
     assert panics(counts)
-    assert len(changes.segment(counts, changes.dispersion(counts))) > 2
+    assert len(demand.segment(counts, demand.dispersion(counts))) > 2
 
 
 def test_what_a_burst_does_not_ask_for_may_go_while_it_lasts() -> None:

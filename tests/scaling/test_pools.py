@@ -9,29 +9,34 @@ import pytest
 from argosy_law.decision import Rule
 from argosy_law.goals import RoleGoal
 from argosy_law.observe import RoleSupply
-from argosy_law.size import budget, decode
-from argosy_law.size.colocated import (
+from argosy_law.size import sizing
+from argosy_law.size.pools import (
     ColocatedModel,
-    _grouped,
-    _met_by_others,
-    colocated_model,
-    interrupted,
-)
-from argosy_law.size.decode import DecodeModel
-from argosy_law.size.joint import Demanded, fewest, reach_of
-from argosy_law.size.model import Limits, carrying, model_of, smallest
-from argosy_law.size.prefill import (
+    DecodeModel,
+    Limits,
     PrefillModel,
+    _grouped,
+    _limits,
+    _met_by_others,
+    carrying,
+    colocated_model,
     erlang_b,
+    interrupted,
+    kept_variance,
+    model_of,
     prefill_model,
     share_waiting,
+    smallest,
 )
 from argosy_law.size.sizing import (
     Counts,
+    Demanded,
     Horizon,
     Load,
     backlog,
     counts,
+    fewest,
+    reach_of,
     size,
 )
 from argosy_law.size.work import Replica, Work, alike, lognormal
@@ -98,7 +103,7 @@ def test_a_relaxed_decode_pool_allows_twice_what_a_lone_sequence_takes() -> None
 
 def test_answers_of_up_to_twelve_tokens_wait_for_the_edge_of_a_step_and_others_for_half() -> None:
     short, long = (
-        decode._limits(replace(STEPS, answers=alike(tokens), joins=True, pause_s=0.01))
+        _limits(replace(STEPS, answers=alike(tokens), joins=True, pause_s=0.01))
         for tokens in (12.0, 13.0)
     )
     assert [share for _, _, share in short] == [0.2] * 5
@@ -107,13 +112,13 @@ def test_answers_of_up_to_twelve_tokens_wait_for_the_edge_of_a_step_and_others_f
         pytest.approx((left_s / (11 + wait) - 0.03) / 0.0003) for wait in (0.1, 0.3, 0.5, 0.7, 0.9)
     ]
     assert long == ((12.0, pytest.approx(((12 * 0.0336 - 0.01) / 12.5 - 0.03) / 0.0003), 1.0),)
-    assert decode._limits(replace(STEPS, answers=alike(1.0))) == ((0.0, inf, 1.0),)
+    assert _limits(replace(STEPS, answers=alike(1.0))) == ((0.0, inf, 1.0),)
 
 
 def test_an_answer_keeps_the_whole_variance_of_a_moment() -> None:
-    assert decode.kept_variance(0.0) == decode.kept_variance(0.0009) == 1.0
-    assert decode.kept_variance(0.001) == pytest.approx(2 * (0.001 - 1 + exp(-0.001)) / 1e-6)
-    assert decode.kept_variance(2.0) == pytest.approx((1 + exp(-2)) / 2)
+    assert kept_variance(0.0) == kept_variance(0.0009) == 1.0
+    assert kept_variance(0.001) == pytest.approx(2 * (0.001 - 1 + exp(-0.001)) / 1e-6)
+    assert kept_variance(2.0) == pytest.approx((1 + exp(-2)) / 2)
 
 
 # --- prefill --------------------------------------------------------------------------------------
@@ -391,41 +396,41 @@ def test_prompts_shorter_than_a_token_count_as_one() -> None:
 
 
 def test_a_pool_without_replicas_is_worth_nothing_and_a_queue_serves_its_part() -> None:
-    pool = budget.Pool(0, 9, 1, STEPS, 40.0)
-    assert budget.share_in_time(pool, 0) == 0.0
-    assert budget.share_in_time(pool, 9) == STEPS.attainment(9, 40.0)
-    served = budget._served(pool, 1)
+    pool = sizing.Pool(0, 9, 1, STEPS, 40.0)
+    assert sizing.share_in_time(pool, 0) == 0.0
+    assert sizing.share_in_time(pool, 9) == STEPS.attainment(9, 40.0)
+    served = sizing._served(pool, 1)
     assert served == pytest.approx(0.01 / STEPS.load(40.0))
-    assert budget._served(pool, 100) == 0.01
-    assert budget._served(replace(pool, rate=0.0), 1) == 0.01
+    assert sizing._served(pool, 100) == 0.01
+    assert sizing._served(replace(pool, rate=0.0), 1) == 0.01
 
 
 def test_at_most_24_points_tell_what_gpus_are_worth() -> None:
-    assert budget._thinned(range(24)) == list(range(24))
-    assert budget._thinned(range(25)) == [*range(23), 24]
-    assert budget._thinned(range(47)) == list(range(0, 47, 2))
-    assert budget._thinned(()) == []
+    assert sizing._thinned(range(24)) == list(range(24))
+    assert sizing._thinned(range(25)) == [*range(23), 24]
+    assert sizing._thinned(range(47)) == list(range(0, 47, 2))
+    assert sizing._thinned(()) == []
 
 
 def test_a_budget_that_fits_changes_nothing_and_minimums_are_kept_over_it() -> None:
     pools = (
-        budget.Pool(2, 5, 2, QUEUE, 10.0),
-        budget.Pool(3, 9, 1, STEPS, 10.0),
+        sizing.Pool(2, 5, 2, QUEUE, 10.0),
+        sizing.Pool(3, 9, 1, STEPS, 10.0),
     )
-    assert budget.gpus(pools, (5, 9)) == 19
-    assert budget.fit(pools, 19) == (5, 9)
-    assert budget.fit(pools, 0) == (2, 3)
-    assert budget.gpus(pools, budget.fit(pools, 18)) <= 18
+    assert sizing.gpus(pools, (5, 9)) == 19
+    assert sizing.fit_budget(pools, 19) == (5, 9)
+    assert sizing.fit_budget(pools, 0) == (2, 3)
+    assert sizing.gpus(pools, sizing.fit_budget(pools, 18)) <= 18
     less = (replace(pools[0], minimum=7), pools[1])
-    assert budget.fit(less, 0) == (5, 3), "a minimum above the need is not kept"
+    assert sizing.fit_budget(less, 0) == (5, 3), "a minimum above the need is not kept"
 
 
 def test_a_step_that_gains_as_much_for_fewer_gpus_is_taken_first() -> None:
     """Both pools lack one replica, and one of four GPUs gains no more than one of a single GPU."""
-    cheap = budget.Pool(1, 2, 1, QUEUE, 6.0)
+    cheap = sizing.Pool(1, 2, 1, QUEUE, 6.0)
     dear = replace(cheap, gpus=4)
-    assert budget.fit((dear, cheap), 6) == (1, 2)
-    assert budget.fit((cheap, dear), 9) == (2, 1)
+    assert sizing.fit_budget((dear, cheap), 6) == (1, 2)
+    assert sizing.fit_budget((cheap, dear), 9) == (2, 1)
 
 
 # --- lengths --------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import pytest
 
 from argosy_engine.runtime.sim import PROFILES
-from argosy_law.estimate.profiles import MACHINES, PRESETS, prior_of
+from argosy_law.estimate.capacity import MACHINES, PRESETS, prior_of
 from argosy_operator.core.steps.goals import goals_of
 from tests.scaling.demo import SPEC
 

@@ -23,7 +23,7 @@ from argosy_law.prices import (
     with_costs,
 )
 from argosy_law.signals import lengths
-from argosy_law.size.model import BELOW_REACHABLE, Limits, Model, model_of
+from argosy_law.size.pools import BELOW_REACHABLE, Limits, Model, model_of
 from argosy_law.state import Lengths, ScalingState
 from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling import known

@@ -6,8 +6,7 @@ import pytest
 
 from argosy_law.decision import Rule
 from argosy_law.observe import RoleSupply
-from argosy_law.size.decode import DecodeModel
-from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.pools import DecodeModel, PrefillModel
 from argosy_law.size.sizing import Counts, Horizon, Load, backlog, size
 from argosy_law.size.work import alike
 from argosy_operator.api.v1alpha1 import RoleName

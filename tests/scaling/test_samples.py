@@ -5,12 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_law.estimate.demand import (
-    REMEMBERED_BINS,
-    DemandState,
-    Forecast,
-    score,
-)
+from argosy_law.estimate.demand import REMEMBERED_BINS, DemandState, Forecast, score
 from argosy_law.goals import Windows
 from argosy_law.observe import Idle, Signal, Unknown, Value
 from argosy_law.signals.samples import (

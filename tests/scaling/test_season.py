@@ -8,12 +8,7 @@ import pytest
 
 from argosy_law.decide import decide
 from argosy_law.estimate import season
-from argosy_law.estimate.demand import (
-    Demand,
-    DemandState,
-    append_bins,
-    estimate_demand,
-)
+from argosy_law.estimate.demand import Demand, DemandState, append_bins, estimate_demand
 from argosy_law.estimate.season import (
     DAY_S,
     QUARTER_S,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from argosy_law.decision import RoleTarget, Rule
 from argosy_law.goals import Goals
 from argosy_law.observe import RoleSupply
-from argosy_law.pace.gates import GATES, Gate
-from argosy_law.pace.shift import Side, Span, shifted
+from argosy_law.pace.gates import GATES, Gate, Side, Span, shift_replicas
 from argosy_law.record import Kept, kept_of, resumed, text_of
 from argosy_law.state import ScalingState, ShiftState, Want
 from argosy_operator.api.v1alpha1 import RoleName
@@ -35,13 +34,13 @@ def side(
 
 
 def after(state: ShiftState, prefill: Side, decode: Side) -> tuple[int, int]:
-    _, (one, other) = shifted(state, (prefill, decode), SPAN, NOW)
+    _, (one, other) = shift_replicas(state, (prefill, decode), SPAN, NOW)
     return one.replicas, other.replicas
 
 
 def test_a_held_replica_is_the_first_that_the_other_role_gets() -> None:
     grows = side("decode", 4, 6, 6)
-    state, (giver, taker) = shifted(PEAK, (side("prefill", 5, 5, 4), grows), SPAN, NOW)
+    state, (giver, taker) = shift_replicas(PEAK, (side("prefill", 5, 5, 4), grows), SPAN, NOW)
     assert (giver.replicas, giver.rule) == (4, Rule.ROLE_FLIP)
     assert "autoscaling.roleFlip" in giver.message
     assert taker == grows.target
@@ -82,7 +81,7 @@ def test_what_both_roles_need_together_is_held() -> None:
     held = ShiftState(highs=(Want(NOW - 299.9, 11),))
     assert after(held, *pair) == (6, 5)
     fewer = ShiftState(highs=(Want(NOW - 299.9, 10),))
-    state, (prefill, decode) = shifted(fewer, pair, SPAN, NOW)
+    state, (prefill, decode) = shift_replicas(fewer, pair, SPAN, NOW)
     assert (prefill.replicas, prefill.rule, decode.replicas) == (5, Rule.ROLE_FLIP, 5)
     assert (state.at, state.highs) == (None, (Want(NOW - 299.9, 10), Want(NOW, 7)))
     over = ShiftState(highs=(Want(NOW - 300, 11),))
@@ -116,7 +115,7 @@ def test_one_replica_at_most_goes_and_never_one_that_is_needed(
     other = replace(two, target=replace(two.target, role="decode"))
     at = None if ago_s is None else NOW - ago_s
     state = ShiftState((Want(NOW - 100, high),), at, "prefill")
-    _, targets = shifted(state, (one, other), SPAN, NOW)
+    _, targets = shift_replicas(state, (one, other), SPAN, NOW)
     before = [s.target for s in (one, other)]
     changed = [(s, t) for s, t in zip((one, other), targets, strict=True) if t != s.target]
     assert len(changed) <= 1

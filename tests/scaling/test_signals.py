@@ -16,7 +16,7 @@ from argosy_law.observe import (
     Unknown,
     Value,
 )
-from argosy_law.signals import histograms, lengths, validity
+from argosy_law.signals import lengths, validity
 from argosy_law.signals.samples import (
     ENGINE_CACHED,
     ENGINE_PROMPTS,
@@ -210,13 +210,13 @@ def test_buckets_are_differences_of_cumulative_counters_of_all_pods() -> None:
 
 def test_a_histogram_forgets_what_is_older_than_its_window_but_keeps_a_thousand() -> None:
     new = 20.0 / 120.0
-    many = histograms.remembered(((10.0, 6000.0),), ((20.0, 600.0),), WINDOWS)
+    many = lengths.remember(((10.0, 6000.0),), ((20.0, 600.0),), WINDOWS)
     assert dict(many) == {10.0: pytest.approx(6000 * exp(-new)), 20.0: pytest.approx(600 * new)}
-    few = histograms.remembered(((10.0, 1000.0),), ((20.0, 60.0),), WINDOWS)
+    few = lengths.remember(((10.0, 1000.0),), ((20.0, 60.0),), WINDOWS)
     assert dict(few) == {10.0: pytest.approx(990.0), 20.0: pytest.approx(10.0)}
-    less = histograms.remembered(((10.0, 100.0),), ((10.0, 60.0),), WINDOWS)
+    less = lengths.remember(((10.0, 100.0),), ((10.0, 60.0),), WINDOWS)
     assert less == ((10.0, pytest.approx(110.0)),)
-    gone = histograms.remembered(((10.0, 1e-6), (20.0, 5000.0)), ((20.0, 1.0),), WINDOWS)
+    gone = lengths.remember(((10.0, 1e-6), (20.0, 5000.0)), ((20.0, 1.0),), WINDOWS)
     assert [edge for edge, _ in gone] == [20.0]
 
 
@@ -378,16 +378,16 @@ def test_lengths_are_what_was_measured_or_what_they_were() -> None:
         NOW, 1.0, {"decode": 1}, prompt_tokens=100.0, prompt_tokens_squared=30_000.0,
         output_tokens=7.0, kv_transfer_s=0.5,
     )  # fmt: skip
-    after = lengths.updated(Lengths(), measured, WINDOWS)
+    after = lengths.update_lengths(Lengths(), measured, WINDOWS)
     assert (after.prompt, after.variation, after.output, after.transfer_s) == (100.0, 3.0, 7.0, 0.5)
     blind = FleetMetrics(NOW, Idle(NOW), cached_share=Value(0.25, NOW))
-    kept = lengths.updated(after, blind, WINDOWS)
+    kept = lengths.update_lengths(after, blind, WINDOWS)
     assert kept == replace(after, cached=0.25)
     short = known.metrics(NOW, 1.0, {"decode": 1}, prompt_tokens=0.5, prompt_tokens_squared=1e9)
-    assert lengths.updated(Lengths(), short, WINDOWS).prompt == 1.0
-    assert lengths.updated(Lengths(), short, WINDOWS).variation == 101.0
+    assert lengths.update_lengths(Lengths(), short, WINDOWS).prompt == 1.0
+    assert lengths.update_lengths(Lengths(), short, WINDOWS).variation == 101.0
     even = known.metrics(NOW, 1.0, {"decode": 1}, prompt_tokens=9.0, prompt_tokens_squared=1.0)
-    assert lengths.updated(Lengths(), even, WINDOWS).variation == 1.0
+    assert lengths.update_lengths(Lengths(), even, WINDOWS).variation == 1.0
 
 
 def test_before_an_answer_a_request_is_guessed_from_steps_or_from_a_public_trace() -> None:

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from argosy_law.goals import Serving, Windows
 from argosy_law.observe import FleetMetrics, RoleMetrics, StepDelta
-from argosy_law.signals import histograms, lengths, validity
+from argosy_law.signals import lengths, validity
 from argosy_law.signals.samples import OUTPUTS, PROMPTS, Round, Series, assemble
-from argosy_law.size import joint
-from argosy_law.size.decode import decode_model
-from argosy_law.size.prefill import prefill_model
+from argosy_law.size import sizing
+from argosy_law.size.pools import decode_model, prefill_model
 from argosy_law.size.work import BEYOND, EDGES, Replica, Work, mean_of, of_buckets
 from argosy_law.state import Lengths
 from argosy_operator.core.steps.goals import goals_of
@@ -37,7 +36,7 @@ def test_the_context_of_a_step_is_what_engines_count() -> None:
     ones: its mean context is (10 · 105 + 1,000 · 1,500)/1,010 = 1,486. Means of all requests give
     550 + 505/2 = 802."""
     context = (10 * 105 + 1000 * 1500) / 1010
-    after = lengths.updated(Lengths(), counted(1010, 1010 * context), WINDOWS)
+    after = lengths.update_lengths(Lengths(), counted(1010, 1010 * context), WINDOWS)
     work = lengths.work(replace(after, prompt=550.0, output=505.0), counted(0, 0))
     assert work.context == pytest.approx(1486, abs=0.2)
     assert Work(550, 550**2, 505).context == 802.5
@@ -46,19 +45,19 @@ def test_the_context_of_a_step_is_what_engines_count() -> None:
 
 
 def test_a_context_is_averaged_over_as_long_as_lengths_are() -> None:
-    before = lengths.updated(Lengths(), counted(10, 10 * 1000.0), WINDOWS)
+    before = lengths.update_lengths(Lengths(), counted(10, 10 * 1000.0), WINDOWS)
     assert before.context == 1000.0
     after = before
     for _ in range(12):  # 12 · 15 s is one window of 180 s
-        after = lengths.updated(after, counted(10, 10 * 2000.0), WINDOWS)
+        after = lengths.update_lengths(after, counted(10, 10 * 2000.0), WINDOWS)
     assert after.context == pytest.approx(1000 + 1000 * (1 - 0.36788), abs=0.1)
 
 
 @pytest.mark.parametrize("sequences", [0.0, 0.4])
 def test_a_round_without_decode_steps_keeps_the_last_context(sequences: float) -> None:
     before = Lengths(context=700.0)
-    assert lengths.updated(before, counted(sequences, 10.0), WINDOWS).context == 700.0
-    assert lengths.updated(Lengths(), counted(sequences, 10.0), WINDOWS).context is None
+    assert lengths.update_lengths(before, counted(sequences, 10.0), WINDOWS).context == 700.0
+    assert lengths.update_lengths(Lengths(), counted(sequences, 10.0), WINDOWS).context is None
 
 
 # --- histograms -----------------------------------------------------------------------------------
@@ -134,15 +133,15 @@ def test_a_histogram_that_cannot_be_true_is_not_used(broken: tuple[float, float]
 def test_a_histogram_keeps_a_thousand_requests_and_of_a_busy_fleet_a_window() -> None:
     few = kept = ((10.0, 30.0),)
     for _ in range(2000):
-        kept = histograms.remembered(kept, ((20.0, 60.0),), WINDOWS)
-    assert histograms.total(kept) == pytest.approx(histograms.ENOUGH)
+        kept = lengths.remember(kept, ((20.0, 60.0),), WINDOWS)
+    assert lengths.count_requests(kept) == pytest.approx(lengths.ENOUGH)
     assert dict(kept).get(10.0, 0.0) < 1
     busy = kept
     for _ in range(200):
-        busy = histograms.remembered(busy, ((20.0, 60_000.0),), WINDOWS)
-    assert histograms.total(busy) == pytest.approx(60_000, rel=0.05)
-    assert histograms.remembered((), few, WINDOWS) == few
-    assert histograms.remembered(few, (), WINDOWS) == few
+        busy = lengths.remember(busy, ((20.0, 60_000.0),), WINDOWS)
+    assert lengths.count_requests(busy) == pytest.approx(60_000, rel=0.05)
+    assert lengths.remember((), few, WINDOWS) == few
+    assert lengths.remember(few, (), WINDOWS) == few
 
 
 def test_few_requests_make_no_histogram() -> None:
@@ -241,8 +240,8 @@ def test_no_other_fleet_meets_the_goal_at_a_lower_cost(
     work = Work(1200, 2 * 1200**2, 200, answers=((2.0, 0.1), (50.0, 0.5), (349.0, 0.4)))
     prefill = prefill_model(LLAMA, work, 0.6, "deadline" if order == "deadline" else "fifo")
     decode = decode_model(LLAMA, work, 0.05, 0.005)
-    pools = (joint.Demanded(prefill, rate, costs[0]), joint.Demanded(decode, rate, costs[1]))
-    found = joint.fewest(pools, 0.9)
+    pools = (sizing.Demanded(prefill, rate, costs[0]), sizing.Demanded(decode, rate, costs[1]))
+    found = sizing.fewest(pools, 0.9)
 
     counts = range(1, 61)
     ttft = [prefill.attainment(n, rate) for n in counts]
@@ -260,9 +259,9 @@ def test_no_other_fleet_meets_the_goal_at_a_lower_cost(
 
 def test_a_pool_that_can_only_carry_its_load_does_not_make_the_other_grow() -> None:
     work = Work(1200, 1200**2, 200)
-    hopeless = joint.Demanded(prefill_model(LLAMA, work, 0.01), 9.0, 1)
-    decode = joint.Demanded(decode_model(LLAMA, work, 0.05), 9.0, 1)
-    assert joint.fewest((hopeless, decode), 0.9)[1] == joint.fewest((decode,), 0.9)[0]
+    hopeless = sizing.Demanded(prefill_model(LLAMA, work, 0.01), 9.0, 1)
+    decode = sizing.Demanded(decode_model(LLAMA, work, 0.05), 9.0, 1)
+    assert sizing.fewest((hopeless, decode), 0.9)[1] == sizing.fewest((decode,), 0.9)[0]
 
 
 def test_both_pools_together_meet_the_goal_and_not_only_each() -> None:
@@ -270,8 +269,8 @@ def test_both_pools_together_meet_the_goal_and_not_only_each() -> None:
     work = Work(1200, 2 * 1200**2, 200)
     prefill = prefill_model(LLAMA, work, 0.6)
     decode = decode_model(LLAMA, work, 0.04)
-    pools = (joint.Demanded(prefill, 60.0, 1), joint.Demanded(decode, 60.0, 1))
-    p, d = joint.fewest(pools, 0.9)
-    alone = [joint.fewest((pool,), 0.9)[0] for pool in pools]
+    pools = (sizing.Demanded(prefill, 60.0, 1), sizing.Demanded(decode, 60.0, 1))
+    p, d = sizing.fewest(pools, 0.9)
+    alone = [sizing.fewest((pool,), 0.9)[0] for pool in pools]
     assert prefill.attainment(alone[0], 60.0) * decode.attainment(alone[1], 60.0) < 0.9
     assert prefill.attainment(p, 60.0) * decode.attainment(d, 60.0) >= 0.9

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from argosy_law.decide import decide
 from argosy_law.decision import Decision
 from argosy_law.estimate import capacity
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal, Windows
 from argosy_law.observe import (
     Bin,
@@ -29,7 +29,7 @@ from argosy_law.observe import (
     Value,
 )
 from argosy_law.signals.validity import validated
-from argosy_law.size.model import Limits, model_of, smallest
+from argosy_law.size.pools import Limits, model_of, smallest
 from argosy_law.size.work import Replica, Work
 from argosy_law.state import ScalingState
 from argosy_operator.api.v1alpha1 import RoleName

@@ -6,10 +6,7 @@ import pytest
 
 from argosy_law.decision import Decision, Rule
 from argosy_law.goals import SLO, RoleGoal
-from argosy_law.size.colocated import colocated_model
-from argosy_law.size.decode import decode_model
-from argosy_law.size.model import smallest
-from argosy_law.size.prefill import prefill_model
+from argosy_law.size.pools import colocated_model, decode_model, prefill_model, smallest
 from argosy_law.size.work import Replica, Work
 from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling import ramp

@@ -36,8 +36,7 @@ from argosy_law.observe import (
     plausible,
     unknown_metrics,
 )
-from argosy_law.size.decode import DecodeModel
-from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.pools import DecodeModel, PrefillModel
 from argosy_law.size.sizing import Size
 from argosy_law.size.work import alike
 from argosy_law.state import Lengths, RoleState, ScalingState, idle

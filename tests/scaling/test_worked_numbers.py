@@ -10,14 +10,11 @@ from argosy_law.estimate import capacity, demand
 from argosy_law.estimate.demand import DemandState
 from argosy_law.goals import StepLimits, Windows, cold_start_s
 from argosy_law.observe import RoleSupply
-from argosy_law.pace import holds
+from argosy_law.pace import gates
 from argosy_law.signals import learning
 from argosy_law.signals.samples import ENOUGH_TRANSFERS
-from argosy_law.size import decode
-from argosy_law.size.decode import (
-    HELD_ABOVE_MEAN,
-    decode_model,
-)
+from argosy_law.size import pools
+from argosy_law.size.pools import HELD_ABOVE_MEAN, decode_model
 from argosy_law.size.sizing import HYSTERESIS
 from argosy_law.size.work import Replica, Work
 from argosy_law.state import HoldState, RoleState, Want
@@ -35,7 +32,7 @@ def test_hysteresis_a_pool_of_two_becomes_one_below_8_7_requests_a_second() -> N
 def test_the_mean_of_a_batch_over_an_answer_varies_less_the_longer_it_is(
     stays: float, kept: float
 ) -> None:
-    assert decode.kept_variance(stays) == pytest.approx(kept, abs=0.001)
+    assert pools.kept_variance(stays) == pytest.approx(kept, abs=0.001)
 
 
 def test_a_sequence_counts_a_third_of_its_answer_above_its_mean_context() -> None:
@@ -87,4 +84,7 @@ def test_two_slow_starts_in_twenty_do_not_raise_the_cold_start() -> None:
 @pytest.mark.parametrize(("have", "most"), [(2, 6), (20, 40)])
 def test_a_step_up_is_the_larger_of_percent_and_pods(have: int, most: int) -> None:
     wants = HoldState((Want(0.0, 100),), (Want(0.0, 100),))
-    assert holds.apply(wants, have, Rule.DEMAND, None, StepLimits()) == (most, Rule.STEP_LIMIT)
+    assert gates.apply_holds(wants, have, Rule.DEMAND, None, StepLimits()) == (
+        most,
+        Rule.STEP_LIMIT,
+    )

@@ -10,7 +10,7 @@ from argosy_law.decide import decide
 from argosy_law.decision import Rule
 from argosy_law.goals import RoleGoal
 from argosy_law.observe import Front, Observations, RoleSupply, unknown_metrics
-from argosy_law.pace.zero import UNHEARD_S
+from argosy_law.pace.schedules import UNHEARD_S
 from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
 from tests.scaling.known import POOLS, START, goals, metrics, supply

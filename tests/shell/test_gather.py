@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from argosy_law.observe import Value, unknown_metrics
-from argosy_law.signals.direct import Reading
+from argosy_law.signals.gateways import Reading
 from argosy_operator.adapters.protocols import FleetPods, Measurement
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus

@@ -5,7 +5,7 @@ from math import inf
 from random import Random
 from typing import Literal
 
-from argosy_law.estimate.profiles import Machine
+from argosy_law.estimate.capacity import Machine
 from argosy_law.goals import Profile
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.fleet import World

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from argosy_law.decision import Decision, RoleTarget, Rule
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Profile, RoleGoal
 from argosy_law.observe import (
     Bin,

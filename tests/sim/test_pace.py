@@ -7,7 +7,7 @@ from math import ceil, log
 
 import pytest
 
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal
 from argosy_law.sim import figures, rates
 from argosy_law.sim.laws import LAWS

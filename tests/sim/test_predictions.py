@@ -15,9 +15,14 @@ from argosy_law.sim.replay import static
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.machine import Replica, Setup
 from argosy_law.size import work as sized
-from argosy_law.size.colocated import ColocatedModel, colocated_model
-from argosy_law.size.decode import DecodeModel, decode_model
-from argosy_law.size.prefill import PrefillModel, prefill_model
+from argosy_law.size.pools import (
+    ColocatedModel,
+    DecodeModel,
+    PrefillModel,
+    colocated_model,
+    decode_model,
+    prefill_model,
+)
 from argosy_law.size.work import Spread, mean_of
 
 LLAMA = Replica.preset("llama-70b-h100-tp4")

@@ -7,7 +7,7 @@ import pytest
 
 from argosy_law.decide import decide
 from argosy_law.decision import Decision
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal
 from argosy_law.observe import Observations
 from argosy_law.sim.figures import attainment

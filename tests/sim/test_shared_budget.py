@@ -12,7 +12,7 @@ import pytest
 
 from argosy_law.decide import decide
 from argosy_law.decision import Decision
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal, Serving, Windows, removal_hold_s
 from argosy_law.observe import Observations
 from argosy_law.sim.figures import verdicts

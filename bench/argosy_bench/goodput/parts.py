@@ -23,7 +23,7 @@ from random import Random
 from rich.console import Console
 
 from argosy_bench.goodput import distserve
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.sim.figures import attainment
 from argosy_law.sim.replay import Replicas, static
 from argosy_law.sim.traces import Trace

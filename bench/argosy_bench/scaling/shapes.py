@@ -10,7 +10,7 @@ from math import ceil, cos, exp, log, pi
 from statistics import median
 from typing import Any
 
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal, Serving
 from argosy_law.sim import rates
 from argosy_law.sim.figures import attainment, gpu_hours, verdicts

@@ -1,19 +1,22 @@
-"""Why capacity may not be removed: one table, which the law, its messages and the docs share.
+"""What keeps replicas from being removed, added too fast, or lost to a role flip.
 
 `decide` asks `blocked_by` when a role is sized; the first gate that holds names the rule. `explain`
-prints its message, `docs/reference/rules.md` is generated from the table.
+prints its message, `docs/reference/rules.md` is generated from the table. Then `record_wants` adds
+what a role wants to its `HoldState`, `apply_holds` turns the wants into a number, and with
+`autoscaling.roleFlip` `shift_replicas` gives a replica that is only held to the role that needs
+one: a pod changes its role in seconds, and a new one takes a cold start (designs/0013).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, floor
 
-from argosy_law.decision import Rule
-from argosy_law.goals import Inputs, removal_hold_s
+from argosy_law.decision import MEANING, RoleTarget, Rule
+from argosy_law.goals import Inputs, StepLimits, removal_hold_s
 from argosy_law.observe import FleetMetrics, RoleName, RoleSupply, Value
 from argosy_law.signals import validity
-from argosy_law.size.joint import reach_of
-from argosy_law.size.sizing import Size
-from argosy_law.state import RoleState, ScalingState
+from argosy_law.size.sizing import Size, reach_of
+from argosy_law.state import HoldState, RoleState, ScalingState, ShiftState, Want
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +230,143 @@ rollout makes capacity a guess, so it is named before its consequence."""
 def blocked_by(view: RoleView) -> Gate | None:
     """The first gate that forbids to remove capacity of this role now; None if none does."""
     return next((gate for gate in GATES if gate.when(view)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWindows:
+    """How long a want must last before it is applied, in seconds."""
+
+    up_s: float
+    down_s: float
+
+
+def record_wants(
+    state: HoldState, up: int, down: int, now: float, windows: HoldWindows
+) -> HoldState:
+    """Add the wants of now and drop those that have left their windows.
+
+    `up` is needed for the planned load, `down` is enough even for more load (`sizing.HYSTERESIS`).
+    """
+    highs = (w for w in state.highs if w.replicas > down and w.at > now - windows.down_s)
+    lows = (w for w in state.lows if w.replicas < up and w.at > now - windows.up_s)
+    return HoldState((*highs, Want(now, down)), (*lows, Want(now, up)), state.raised_at)
+
+
+def apply_holds(
+    state: HoldState, current: int, demanded_by: Rule, blocked_by: Rule | None, limits: StepLimits
+) -> tuple[int, Rule]:
+    """The number of replicas after holds and step limits, and the rule that bound it.
+
+    `blocked_by` is the rule that forbids a removal now; None if removal is allowed.
+    """
+    up, down = state.lows[0].replicas, state.highs[0].replicas
+    if up > current:
+        most = current + max(ceil(current * limits.up_percent / 100), limits.up_pods)
+        return (most, Rule.STEP_LIMIT) if up > most else (up, demanded_by)
+    if down >= current:
+        wanted_now = state.highs[-1].replicas
+        return current, demanded_by if wanted_now >= current else Rule.HOLD
+    if blocked_by is not None:
+        return current, blocked_by
+    least = current - max(limits.down_pods, floor(current * (limits.down_percent or 0.0) / 100))
+    return (least, Rule.STEP_LIMIT) if down < least else (down, demanded_by)
+
+
+APART_S = 30.0
+"""Least time between two flips of a fleet: the effect of one is measured before the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two roles."""
+
+    target: RoleTarget
+    needs: int
+    """Replicas that are enough now, even for more load: what it has beyond is only held."""
+    least: int
+    """The user's minimum."""
+    gate: Gate | None
+    """Why nothing may be removed now; None if removal is allowed."""
+
+    @property
+    def grows(self) -> bool:
+        return self.target.replicas > self.target.current
+
+    @property
+    def held(self) -> int:
+        """Replicas that it keeps and does not need."""
+        kept = self.target.replicas == self.target.current
+        return max(self.target.current - max(self.needs, self.least), 0) if kept else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Durations in seconds."""
+
+    hold_s: float
+    """How long fewer replicas must suffice before one is removed."""
+    dwell_s: float
+    """How long after a flip none goes the other way."""
+
+
+def shift_replicas(
+    state: ShiftState, sides: tuple[Side, Side], span: Span, now: float
+) -> tuple[ShiftState, tuple[RoleTarget, ...]]:
+    """What both roles are to have.
+
+    Where one role grows and the other only holds a replica, that one is given up: its pod is to be
+    the first of the new ones. At most one in `APART_S`, and none back within `dwell_s`. A gate
+    keeps it, unless its role's need is known. Otherwise a held replica is removed if both roles
+    together have needed fewer for the whole hold.
+    """
+    state = _recorded(state, sum(side.needs for side in sides), now, span.hold_s)
+    for giver, taker in (sides, sides[::-1]):
+        known = giver.gate is None or giver.gate.need_known
+        if taker.grows and giver.held and known and _may_go(state, taker, span, now):
+            state = replace(state, at=now, to=taker.target.role)
+            return state, _less(sides, giver)
+    return state, _released(state, sides, span, now)
+
+
+def _recorded(state: ShiftState, both: int, now: float, hold_s: float) -> ShiftState:
+    """Add what both roles need now and drop what has left the hold or is exceeded."""
+    highs = (w for w in state.highs if w.replicas > both and w.at > now - hold_s)
+    return replace(state, highs=(*highs, Want(now, both)))
+
+
+def _may_go(state: ShiftState, taker: Side, span: Span, now: float) -> bool:
+    """Whether the last flip allows one to this role."""
+    if state.at is None:
+        return True
+    ago_s = now - state.at
+    return ago_s >= (APART_S if state.to == taker.target.role else span.dwell_s)
+
+
+def _released(
+    state: ShiftState, sides: tuple[Side, Side], span: Span, now: float
+) -> tuple[RoleTarget, ...]:
+    """One held replica fewer, of the role that holds more, if both together have too many."""
+    targets = tuple(side.target for side in sides)
+    if sum(target.replicas for target in targets) <= state.highs[0].replicas:
+        return targets
+    # A replica that is missed later must be able to come from the other role.
+    free = [s for s in sides if s.held and s.gate is None and _may_go(state, s, span, now)]
+    if not free or any(side.grows for side in sides):
+        return targets
+    return _less(sides, max(free, key=lambda side: side.held))
+
+
+def _less(sides: tuple[Side, Side], giver: Side) -> tuple[RoleTarget, ...]:
+    """The targets with one replica fewer of one role."""
+    role: RoleName = giver.target.role
+    return tuple(
+        replace(
+            side.target,
+            replicas=side.target.replicas - 1,
+            rule=Rule.ROLE_FLIP,
+            message=MEANING[Rule.ROLE_FLIP],
+        )
+        if side.target.role == role
+        else side.target
+        for side in sides
+    )

@@ -67,7 +67,7 @@ def mark_valid(state: ScalingState, inputs: Inputs) -> ScalingState:
         last_valid_at=now,
         busy_at=now if busy else state.busy_at,
         roles=_roles(state, inputs, renewed),
-        lengths=lengths.updated(state.lengths, metrics, windows),
+        lengths=lengths.update_lengths(state.lengths, metrics, windows),
     )
 
 

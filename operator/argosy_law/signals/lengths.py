@@ -3,13 +3,52 @@
 Measured by gateways and engines, kept in `state.Lengths`, and guessed until an answer has ended.
 """
 
-from math import exp
+from math import exp, inf
 
 from argosy_law.goals import Windows
 from argosy_law.observe import Buckets, FleetMetrics, Signal, Value
-from argosy_law.signals import histograms
-from argosy_law.size.work import Spread, Work, of_buckets
+from argosy_law.size.work import BEYOND, Spread, Work, of_buckets
 from argosy_law.state import Lengths
+
+ENOUGH = 1000.0
+"""Requests of a window. The share of a bucket that holds a tenth of them has a standard error of
+√(0.1 · 0.9/1000) = 1 %."""
+FEW = 20.0
+"""Requests from which a histogram is used at all."""
+
+
+def count_growth(grown: dict[float, float]) -> Buckets:
+    """Requests per bucket of growths of cumulative counters, by their upper edges."""
+    buckets, below = [], 0.0
+    for edge in sorted(grown):
+        count = grown[edge] - below
+        if count > 0:
+            buckets.append((edge if edge < inf else BEYOND, count))
+            below = grown[edge]
+    return tuple(buckets)
+
+
+def remember(before: Buckets, window: Buckets, windows: Windows) -> Buckets:
+    """The buckets after a round whose last `windows.lengths_s` brought `window`.
+
+    Each round adds the part of the window that is new and forgets as much, but keeps `ENOUGH`.
+    """
+    if not before:
+        return window
+    new = windows.interval_s / windows.lengths_s
+    kept, held = exp(-new), count_requests(before)
+    by_count = (ENOUGH - new * count_requests(window)) / held
+    kept = min(max(kept, by_count), 1.0)
+    sums = {edge: kept * count for edge, count in before}
+    for edge, count in window:
+        sums[edge] = sums.get(edge, 0.0) + new * count
+    return tuple((edge, count) for edge, count in sorted(sums.items()) if count > 1e-6)
+
+
+def count_requests(buckets: Buckets) -> float:
+    """Requests in all buckets."""
+    return sum(count for _, count in buckets)
+
 
 GUESSED_PROMPT = 1200.0
 """Tokens of a prompt until one was measured: about the mean of Azure's public conversation trace of
@@ -27,7 +66,7 @@ def last(signal: Signal, before: float | None) -> float | None:
     return signal.value if isinstance(signal, Value) else before
 
 
-def updated(before: Lengths, metrics: FleetMetrics, windows: Windows) -> Lengths:
+def update_lengths(before: Lengths, metrics: FleetMetrics, windows: Windows) -> Lengths:
     """The lengths after this round; what it did not measure stays."""
     prompt = last(metrics.prompt_tokens, before.prompt)
     variation, squared = before.variation, metrics.prompt_tokens_squared
@@ -43,8 +82,8 @@ def updated(before: Lengths, metrics: FleetMetrics, windows: Windows) -> Lengths
         transfer_s=last(metrics.kv_transfer_s, before.transfer_s),
         cached=last(metrics.cached_share, before.cached),
         context=_context(before.context, metrics, windows),
-        prompts=histograms.remembered(before.prompts, metrics.prompts, windows),
-        answers=histograms.remembered(before.answers, metrics.answers, windows),
+        prompts=remember(before.prompts, metrics.prompts, windows),
+        answers=remember(before.answers, metrics.answers, windows),
     )
 
 
@@ -82,7 +121,7 @@ def work(lengths: Lengths, metrics: FleetMetrics) -> Work:
 
 def _spread(buckets: Buckets, mean: float) -> Spread:
     """The lengths that were counted; none while they are few."""
-    enough = histograms.total(buckets) >= histograms.FEW
+    enough = count_requests(buckets) >= FEW
     return of_buckets(buckets, mean) if enough else ()
 
 

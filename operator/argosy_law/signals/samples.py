@@ -27,7 +27,7 @@ from argosy_law.observe import (
     Unknown,
     Value,
 )
-from argosy_law.signals import histograms
+from argosy_law.signals import lengths
 from argosy_law.slo import Verdicts
 
 ROLES: tuple[RoleName, ...] = ("prefill", "decode", "colocated")
@@ -334,7 +334,7 @@ def _buckets(
         edge = _edge(one.labels.get("le", ""))
         if edge is not None:
             grown[edge] = grown.get(edge, 0.0) + increase(one, start)
-    return histograms.of_growth(grown)
+    return lengths.count_growth(grown)
 
 
 def _edge(text: str) -> float | None:

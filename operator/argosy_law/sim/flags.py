@@ -5,7 +5,7 @@ from them."""
 
 from dataclasses import dataclass
 
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 
 
 class UsageError(Exception):

@@ -1,18 +1,161 @@
-"""One role's size from load: the formula, the queue that exists, the requests in flight.
+"""Replicas from load: of all roles together, of one role, and within a GPU budget.
 
-Estimates of demand and capacity come in as a model and a `Load`; `decide` takes the `Size`.
+A request must meet TTFT and TPOT, so that the goal is on the product of what the pools attain. In
+`fewest`, a role whose next replica costs less for what it gains takes more of the goal. `size` adds
+the queue that exists and the requests in flight. `fit_budget` is greedy: the step with the most
+predicted attainment per GPU, until none fits. The joint step of one replica each is tried as well,
+because the product of both attainments stays flat when one pool grows while the other is the
+bottleneck.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import ceil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations, product
+from math import ceil, prod, sqrt
+from typing import TypeVar
 
 from argosy_law.decision import Rule
 from argosy_law.goals import Goals
 from argosy_law.observe import RoleName, RoleSupply
-from argosy_law.size.joint import Demanded, fewest
-from argosy_law.size.model import MOST_REPLICAS, Model, carrying
-from argosy_law.size.prefill import PrefillModel
+from argosy_law.size.pools import (
+    BELOW_REACHABLE,
+    MOST_REPLICAS,
+    ColocatedModel,
+    Model,
+    PrefillModel,
+    carrying,
+    smallest,
+)
+
+WORSE = 2
+"""The search ends after so many steps in one direction that were no better: costs are about convex,
+and whole replicas make them uneven by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demanded:
+    """One role's load."""
+
+    model: Model
+    rate: float
+    """Planned requests per second."""
+    cost: float
+    """Of one replica: its GPUs, each in those of the cheapest type."""
+
+
+def fewest(pools: tuple[Demanded, ...], goal: float) -> tuple[int, ...]:
+    """Replicas of each pool, at the lowest cost, whose attainments have the product `goal`.
+
+    The goal is lowered to just below what any number could reach. Where a pool carries its load
+    only because no request meets its limit, each pool is sized for the goal alone.
+    """
+    alone = tuple(smallest(pool.model, pool.rate, goal) for pool in pools)
+    if len(pools) != 2 or any(pool.rate <= 0 or pool.model.reachable <= 0 for pool in pools):
+        return alone
+    reach = [_reachable(pool) for pool in pools]
+    wanted = min(goal, prod(reach) - BELOW_REACHABLE)
+    if wanted <= 0:
+        return alone
+    return _Search(pools, wanted, (reach[0], reach[1])).best()
+
+
+def share_held(prefill: PrefillModel, rate: float, goal: float, until_s: float) -> float:
+    """Share of the requests within the TTFT limit whose prompt is computed within `until_s`, with
+    the prefill replicas that `goal` needs: they have time left for a pause before the next token.
+    """
+    replicas = smallest(prefill, rate, sqrt(goal))
+    early = replace(prefill, limit_s=max(min(until_s, prefill.limit_s), 0.0))
+    whole = prefill.attainment(replicas, rate)
+    return min(early.attainment(replicas, rate) / whole, 1.0) if whole > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Shares of requests that meet each limit alone in the fleet. More replicas raise neither."""
+
+    ttft: float
+    tpot: float
+
+    @property
+    def both(self) -> float:
+        """The lengths of prompt and answer are taken to be independent, as in the sizes."""
+        return self.ttft * self.tpot
+
+
+def reach_of(models: Iterable[Model]) -> Reach:
+    """What the roles of a fleet reach together."""
+    ttft, tpot = 1.0, 1.0
+    for model in models:
+        parts = (model.prefill, model.decode) if isinstance(model, ColocatedModel) else (model,)
+        for part in parts:
+            if isinstance(part, PrefillModel):
+                ttft = min(ttft, part.reachable)
+            else:
+                tpot = min(tpot, part.reachable)
+    return Reach(ttft, tpot)
+
+
+def _reachable(pool: Demanded) -> float:
+    """What any number of replicas attains."""
+    return min(pool.model.reachable, pool.model.attainment(1, pool.rate * 1e-9))
+
+
+class _Search:
+    """Two pools: from an even split of the goal, more of one and fewer of the other."""
+
+    def __init__(
+        self, pools: tuple[Demanded, ...], wanted: float, reach: tuple[float, float]
+    ) -> None:
+        self.one, self.other = pools
+        self.wanted, self.reach = wanted, reach
+        self._first = cache(lambda n: self.one.model.attainment(n, self.one.rate))
+        self._second = cache(lambda n: self.other.model.attainment(n, self.other.rate))
+
+    def best(self) -> tuple[int, int]:
+        share = min(max(sqrt(self.wanted), self.wanted / self.reach[1]), self.reach[0])
+        first = smallest(self.one.model, self.one.rate, share)
+        while not self._may_do(first) and first < MOST_REPLICAS:
+            first += 1
+        left = self.wanted / max(self._first(first), self.wanted)
+        second = smallest(self.other.model, self.other.rate, left)
+        start = (first, self._enough(first, second, MOST_REPLICAS))
+        return min(self._walk(start, 1), self._walk(start, -1), key=self._cost)
+
+    def _cost(self, fleet: tuple[int, int]) -> float:
+        return fleet[0] * self.one.cost + fleet[1] * self.other.cost
+
+    def _met(self, first: int, second: int) -> bool:
+        return self._first(first) * self._second(second) >= self.wanted
+
+    def _may_do(self, first: int) -> bool:
+        """Whether a large enough second pool meets the goal beside `first`."""
+        return self._first(first) * (self.reach[1] - BELOW_REACHABLE / 2) >= self.wanted
+
+    def _enough(self, first: int, second: int, most: int) -> int:
+        """The fewest of the second pool beside `first`, looked for from `second` to `most`."""
+        while second <= most and not self._met(first, second):
+            second += 1
+        while second > 1 and self._met(first, second - 1):
+            second -= 1
+        return second
+
+    def _walk(self, start: tuple[int, int], step: int) -> tuple[int, int]:
+        """The cheapest fleet with more (1) or fewer (-1) of the first pool than the start."""
+        best, (first, second), worse = start, start, 0
+        while worse < WORSE and first + step >= 1 and self._may_do(first + step):
+            first += step
+            left = self._cost(best) - first * self.one.cost
+            most = max(second, int(left // (self.other.cost or 1.0)))
+            second = self._enough(first, second, most)
+            if second > most:
+                break
+            if self._cost((first, second)) < self._cost(best):
+                best, worse = (first, second), 0
+            else:
+                worse += 1
+        return best
+
 
 HYSTERESIS = 1.15
 """Going down is decided for this much more load. On the load and not on the count, because a band
@@ -143,3 +286,135 @@ def backlog(
     if left_s <= 0 or queued_s / max(supply.ready, 1) <= horizon.patience_s:
         return 0
     return ceil(load + min(left_s / horizon.drain_s, max(CATCHING_UP * load, CATCHING_UP_LEAST)))
+
+
+T = TypeVar("T")
+FLAT = 1e-9
+"""A gain below this is none; also the least load and cost that is divided by."""
+SERVED = 0.01
+"""Weight of the share of load that is served at all: it decides while both attainments are 0."""
+
+IN_TIME, HALVINGS = 0.95, 5
+"""A queue lets through what is served in time to this share; found to 1/32 of the load."""
+POINTS = 24
+"""Most points of `worth`: the record of a decision must fit into status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One role's claim on the budget."""
+
+    minimum: int
+    """Replicas that it keeps even over the budget."""
+    wanted: int
+    """Replicas that it would have without a budget."""
+    gpus: int
+    """GPUs of one replica."""
+    model: Model
+    rate: float
+    """Planned requests per second."""
+    queued: bool = False
+    """Whether the gateway keeps from the pool what it could not serve in time (order by deadline).
+    """
+
+
+def gpus(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> int:
+    """GPUs that so many replicas of each pool take."""
+    return sum(pool.gpus * n for pool, n in zip(pools, replicas, strict=True))
+
+
+def goodput(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> float:
+    """Predicted share of requests within both limits, plus a little for load served at all."""
+    pairs = tuple(zip(pools, replicas, strict=True))
+    return prod(share_in_time(*pair) for pair in pairs) + sum(_served(*pair) for pair in pairs)
+
+
+def worth(pools: tuple[Pool, ...], rate: float) -> tuple[tuple[int, float], ...]:
+    """(GPUs, requests per second within both limits of `rate`), from the minimums to what is
+    wanted: for each number of GPUs the best split between the pools, where it gains by more GPUs.
+
+    At most `POINTS`, so of a large fleet not every number.
+    """
+    if not pools:
+        return ()
+    counts = [_thinned(range(min(pool.minimum, pool.wanted), pool.wanted + 1)) for pool in pools]
+    met = [
+        {n: share_in_time(pool, n) for n in numbers}
+        for pool, numbers in zip(pools, counts, strict=True)
+    ]
+    best: dict[int, float] = {}
+    for replicas in product(*counts):
+        good = prod(of[n] for of, n in zip(met, replicas, strict=True))
+        at = gpus(pools, replicas)
+        best[at] = max(best.get(at, 0.0), rate * good)
+    points: list[tuple[int, float]] = []
+    for at in sorted(best):
+        if not points or best[at] > points[-1][1] + FLAT:
+            points.append((at, float(f"{best[at]:.6g}")))
+    return tuple(_thinned(points))
+
+
+def _thinned(items: Sequence[T]) -> list[T]:
+    """At most `POINTS` of them, evenly, with the first and the last."""
+    last = len(items) - 1
+    if last < POINTS:
+        return list(items)
+    return [items[i * last // (POINTS - 1)] for i in range(POINTS)]
+
+
+def _served(pool: Pool, replicas: int) -> float:
+    return SERVED * min(replicas / max(pool.model.load(pool.rate), FLAT), 1.0)
+
+
+def share_in_time(pool: Pool, replicas: int) -> float:
+    """Share of the requests that the pool serves within its limit.
+
+    A pool that gets more than it can serve is late for all. Behind a queue by deadline it gets as
+    many as it serves in time, and the others are late: about the largest part of the load of which
+    it serves nearly all in time.
+    """
+    if not replicas:
+        return 0.0
+    best = pool.model.attainment(replicas, pool.rate)
+    enough = IN_TIME * pool.model.reachable
+    if not pool.queued or best >= enough:
+        return best
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        part = (low + high) / 2
+        attained = pool.model.attainment(replicas, part * pool.rate)
+        best = max(best, part * attained)
+        low, high = (part, high) if attained >= enough else (low, part)
+    return best
+
+
+def fit_budget(pools: tuple[Pool, ...], budget: int) -> tuple[int, ...]:
+    """Replicas between minimum and wanted whose GPUs fit `budget`; minimums are kept over it."""
+    wanted = tuple(pool.wanted for pool in pools)
+    if gpus(pools, wanted) <= budget:
+        return wanted
+    have = tuple(min(pool.minimum, pool.wanted) for pool in pools)
+    in_time = cache(lambda i, n: share_in_time(pools[i], n))
+
+    def gained(replicas: tuple[int, ...]) -> float:
+        """`goodput`, with what was found for each pool remembered."""
+        served = sum(_served(pool, n) for pool, n in zip(pools, replicas, strict=True))
+        return prod(in_time(i, n) for i, n in enumerate(replicas)) + served
+
+    steps = [step for n in range(1, len(pools) + 1) for step in combinations(range(len(pools)), n)]
+    while True:
+        value = gained(have)
+        best, best_gain = have, FLAT
+        for step in steps:
+            after = tuple(n + (i in step) for i, n in enumerate(have))
+            if any(n > pool.wanted for n, pool in zip(after, pools, strict=True)):
+                continue
+            if gpus(pools, after) > budget:
+                continue
+            cost = gpus(pools, after) - gpus(pools, have)
+            gain = (gained(after) - value) / max(cost, FLAT)
+            if gain > best_gain:
+                best, best_gain = after, gain
+        if best == have:
+            return have
+        have = best

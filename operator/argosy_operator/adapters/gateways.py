@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 
 from argosy_law.record import parse_json
-from argosy_law.signals.direct import Load, Reading
+from argosy_law.signals.gateways import Load, Reading
 from argosy_operator.core.snapshot.names import FETCH_PORT, GATEWAY_ADMIN_PORT
 from argosy_operator.core.snapshot.pods import (
     FailingPair,

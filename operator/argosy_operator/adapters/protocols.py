@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_law.observe import FleetMetrics
-from argosy_law.signals.direct import Reading
+from argosy_law.signals.gateways import Reading
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.names import FIELD_MANAGER

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from argosy_law.estimate.profiles import PRESETS, SCHEME, prior_of
+from argosy_law.estimate.capacity import PRESETS, SCHEME, prior_of
 from argosy_law.goals import Profile
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment, ServingDeploymentSpec
 from argosy_operator.core.snapshot.objects import Place

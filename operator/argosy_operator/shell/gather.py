@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 
 from argosy_law.observe import FleetMetrics
-from argosy_law.signals import alone
-from argosy_law.signals.alone import Heard
+from argosy_law.signals.gateways import Heard, fill_metrics, remember_readings
 from argosy_law.signals.validity import why_unavailable
 from argosy_operator.adapters.protocols import (
     Cluster,
@@ -295,10 +294,10 @@ def _combine_metrics(
     """Return the metrics of this round, and what gateways have said of their load until now."""
     windows = goals_of(fleet.spec).windows
     pods = fleet_pods(seen.pods, seen.gateway_loads.values())
-    heard = alone.heard(memory.heard, pods.readings, clock.now, windows)
+    heard = remember_readings(memory.heard, pods.readings, clock.now, windows)
     if seen.measured is None:
         return None, heard
-    return alone.known(seen.measured.metrics, heard, pods.ready_gateways, clock.now, windows)
+    return fill_metrics(seen.measured.metrics, heard, pods.ready_gateways, clock.now, windows)
 
 
 async def _get_by_name(

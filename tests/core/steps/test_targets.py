@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from argosy_law.estimate.profiles import PRESETS
+from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
 from argosy_law.observe import RoleSupply
 from argosy_operator.core.plan import Plan, plan

@@ -13,14 +13,14 @@ from math import ceil, floor
 from argosy_law.decision import Decision, RoleTarget, Rule
 from argosy_law.goals import Goals, StepLimits
 from argosy_law.observe import Observations, RoleName, RoleSupply
-from argosy_law.pace import holds
+from argosy_law.pace import gates
 from argosy_law.signals import validity
 from argosy_law.sim.laws import law
 from argosy_law.state import HoldState
 
 TOLERANCE = 0.1
 """A ratio of average to target within 1 ± 0.1 changes nothing."""
-STABILIZATION = holds.HoldWindows(up_s=0.0, down_s=300.0)
+STABILIZATION = gates.HoldWindows(up_s=0.0, down_s=300.0)
 """Default `behavior`: down by the largest recommendation of the last 300 s, up at once."""
 UP_PERCENT, UP_PODS = 100.0, 4
 """Default scale-up per 15 s, the usual interval: the larger of 100 % and 4 pods. A scale-down may
@@ -71,10 +71,10 @@ def behave(
     """
     current = supply.desired
     if held is None:
-        held = holds.record(HoldState(), current, current, now, STABILIZATION)
-    held = holds.record(held, wanted, wanted, now, STABILIZATION)
+        held = gates.record_wants(HoldState(), current, current, now, STABILIZATION)
+    held = gates.record_wants(held, wanted, wanted, now, STABILIZATION)
     steps = StepLimits(UP_PERCENT, UP_PODS, down_pods=current)
-    replicas, rule = holds.apply(held, current, Rule.DEMAND, None, steps)
+    replicas, rule = gates.apply_holds(held, current, Rule.DEMAND, None, steps)
     return held, law.target(supply, goals, why, replicas, rule, wanted=wanted)
 
 

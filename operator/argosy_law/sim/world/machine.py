@@ -1,13 +1,13 @@
 """How long the steps of one replica take, and closed forms for many decode steps at once.
 
-Constants are those of `argosy_law.estimate.profiles`; `pods` and `fleet` work with them.
+Constants are those of `argosy_law.estimate.capacity`; `pods` and `fleet` work with them.
 """
 
 from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
 from typing import Literal
 
-from argosy_law.estimate.profiles import MACHINES, PRESETS, Machine
+from argosy_law.estimate.capacity import MACHINES, PRESETS, Machine
 from argosy_law.goals import Profile
 
 MAX_NUM_SEQS = 256

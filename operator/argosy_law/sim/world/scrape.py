@@ -14,9 +14,8 @@ from random import Random
 
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, unknown_metrics
-from argosy_law.signals import alone, samples
-from argosy_law.signals.alone import Heard
-from argosy_law.signals.direct import Load, Reading, with_readings
+from argosy_law.signals import gateways, samples
+from argosy_law.signals.gateways import Heard, Load, Reading, with_readings
 from argosy_law.signals.samples import Round, Series, assemble
 from argosy_law.signals.validity import why_unavailable
 from argosy_law.sim.world.fleet import World
@@ -119,9 +118,9 @@ class Scraper:
         )
         asks = self._world.setup.ask_gateways
         if asks == "yes" or (asks == "outage" and why_unavailable(taken, windows) is not None):
-            self._heard = alone.heard(self._heard, (self._reading(),), now, windows)
+            self._heard = gateways.remember_readings(self._heard, (self._reading(),), now, windows)
         ready = frozenset({GATEWAY})
-        taken, self._heard = alone.known(taken, self._heard, ready, now, windows)
+        taken, self._heard = gateways.fill_metrics(taken, self._heard, ready, now, windows)
         return taken
 
     def _reading(self) -> Reading:

@@ -10,7 +10,7 @@ from math import inf, log
 from random import Random
 from typing import Any, Literal
 
-from argosy_law.pace.shift import APART_S
+from argosy_law.pace.gates import APART_S
 from argosy_law.sim.world.machine import FLIP_S, Setup
 from argosy_law.sim.world.pods import DecodePod, Pod, PrefillPod
 

@@ -14,7 +14,8 @@ from math import isfinite
 
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_law.signals import direct, others, samples
+from argosy_law.signals import others, samples
+from argosy_law.signals.gateways import with_readings
 from argosy_operator.adapters.prometheus import queries
 from argosy_operator.adapters.prometheus.queries import Spans
 from argosy_operator.adapters.prometheus.server import NoAnswerError, Row, Server, TooLargeError
@@ -145,7 +146,7 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
         ready_gateways=pods.ready_gateways,
         closed=pods.closed,
     )
-    taken = direct.with_readings(taken, pods.readings, share.skew_s)
+    taken = with_readings(taken, pods.readings, share.skew_s)
     # A deleted pod's last samples stay in the window; its target does not.
     live = frozenset(labels.get("pod", "") for labels, alive in up if alive)
     if pods.engines is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cmp_to_key
 
 from argosy_law.observe import Front
-from argosy_law.signals.direct import Reading
+from argosy_law.signals.gateways import Reading
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, quantity, seconds
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics
 from argosy_law.prices import Prices
-from argosy_law.signals.alone import Heard
+from argosy_law.signals.gateways import Heard
 from argosy_law.slo import Errors
 from argosy_law.state import ScalingState
 from argosy_operator.api.bounds import DURATION_BOUNDS

@@ -8,7 +8,7 @@ and the role that gives one keeps what its target says (designs/0013-role-flip.m
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from argosy_law.pace.shift import APART_S
+from argosy_law.pace.gates import APART_S
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Event, EventReason, FlipRole, Scale, key_of

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from argosy_law.estimate.capacity import MOST_AUTO_TOKENS
-from argosy_law.estimate.profiles import prior_of
+from argosy_law.estimate.capacity import MOST_AUTO_TOKENS, prior_of
 from argosy_law.goals import (
     SLO,
     Goals,
