@@ -19,8 +19,6 @@ from argosy_engine.config import (
 )
 from argosy_engine.errors import EngineError, LoadError
 
-__all__ = ["main", "parse"]
-
 log = logging.getLogger(__name__)
 
 _TERMINATION_LOG = "/dev/termination-log"  # kubelet mounts it into every container

@@ -4,20 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = [
-    "MOST_AUTO_TOKENS",
-    "STEP_TOKENS",
-    "BatchingName",
-    "CapacityPolicyName",
-    "Compute",
-    "EngineConfig",
-    "KvTransport",
-    "OnKvFailure",
-    "PreemptionModeName",
-    "Quantization",
-    "Role",
-]
-
 Role = Literal["colocated", "prefill", "decode"]
 """colocated: computes prompts and outputs. prefill: computes prompts for decode engines and serves
 no clients. decode: serves clients and pulls their prompts' KV from prefill engines."""

@@ -22,19 +22,6 @@ Errors that carry values of a higher layer are defined there; the tree names the
 
 from typing import Literal
 
-__all__ = [
-    "ChatTemplateError",
-    "ClientGoneError",
-    "EngineError",
-    "GrammarError",
-    "LeaseGoneError",
-    "LeaseTakenError",
-    "LoadError",
-    "LoadReason",
-    "PoolExhaustedError",
-    "RankLostError",
-]
-
 LoadReason = Literal[
     "ModelNotFound", "WeightsInvalid", "UnsupportedArchitecture", "OutOfMemory", "BadArgument"
 ]

@@ -50,7 +50,7 @@ class Hub:
         with self._errors(what):
             _UTILS.validate_repo_id(self._repo)
             with self._answer(url, what) as answer:
-                model = _parsed(answer)
+                model = _parse(answer)
             commit = str(model.get("sha"))
             if not _COMMIT.fullmatch(commit):
                 raise FetchError(
@@ -138,7 +138,7 @@ def _check_status(answer: Any, what: str, start: int) -> None:
     raise FetchError("SourceUnreachable", f"{where} answers {code} for {what}")
 
 
-def _parsed(answer: Any) -> dict[str, Any]:
+def _parse(answer: Any) -> dict[str, Any]:
     """Return the JSON object of an answer that is no longer than a listing, nor takes longer."""
     body, deadline = bytearray(), time.monotonic() + LISTING_S
     for piece in answer.iter_raw():

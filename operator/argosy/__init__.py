@@ -8,8 +8,6 @@ import importlib
 import sys
 from typing import NoReturn
 
-__all__ = ["kubectl_completion", "kubectl_plugin", "main"]
-
 _PROGRAMS = {
     "operator": ("argosy_operator.cli", "run the operator; explain, crds"),
     "gateway": ("argosy_gateway.cli", "run a fleet's gateway"),

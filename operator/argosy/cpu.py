@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-__all__ = ["cpu_flags", "cpu_name"]
-
 _CPUINFO = Path("/proc/cpuinfo")
 
 

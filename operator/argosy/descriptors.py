@@ -11,8 +11,6 @@ import resource
 import socket
 from typing import Any
 
-__all__ = ["Listener", "are_out", "raise_limit", "share"]
-
 _MOST = 1 << 20
 """No program here needs more. Where a hard limit is a thousand million, programs that go through
 all their descriptors before they start another one take minutes."""

@@ -19,8 +19,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from argosy import descriptors
 
-__all__ = ["PROBES", "Bounds", "Guard", "Server", "server_config"]
-
 PROBES = 64
 """Most connections of a port for probes, Prometheus and the operator."""
 _LEAST_READ_BYTES = 16_384

@@ -12,8 +12,6 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 
-__all__ = ["FORMATS", "LEVELS", "about", "bind", "configure"]
-
 FORMATS = ("auto", "json", "text")
 LEVELS = ("info", "debug")
 

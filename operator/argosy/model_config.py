@@ -8,16 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-__all__ = [
-    "ARCHITECTURES",
-    "DecoderSpec",
-    "ModelConfigError",
-    "ModelSpec",
-    "Rope",
-    "dtype_of",
-    "read_model",
-]
-
 _Config = Mapping[str, Any]
 
 ARCHITECTURES = (
@@ -289,12 +279,12 @@ def _yarn(config: _Config, scaling: _Config, theta: float) -> Rope:
     original = _count(scaling, "original_max_position_embeddings", named)
     stretch = named / original if factor is None else _above_0("factor of the rope", factor)
 
-    def lengthened(weight: float) -> float:
+    def lengthen(weight: float) -> float:
         return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
 
     length, weights = scaling.get("attention_factor"), ("mscale", "mscale_all_dim")
     if length is None and all(scaling.get(name) for name in weights):
-        over, under = (lengthened(float(scaling[name])) for name in weights)
+        over, under = (lengthen(float(scaling[name])) for name in weights)
         length = over / under
     return Rope(
         theta=theta,
@@ -304,5 +294,5 @@ def _yarn(config: _Config, scaling: _Config, theta: float) -> Rope:
         slow_turns=float(scaling.get("beta_slow") or 1),
         fast_turns=float(scaling.get("beta_fast") or 32),
         whole_pairs=bool(scaling.get("truncate", True)),
-        length=lengthened(1.0) if length is None else float(length),
+        length=lengthen(1.0) if length is None else float(length),
     )

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["hide_credentials"]
-
 _USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
 """`user:password@` of a URL. The at sign of `hf://org/name@revision` comes after a slash."""
 

@@ -9,8 +9,9 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan  # noqa: E402
+from argosy_engine.core.step import StepPlan  # noqa: E402
 from argosy_engine.model.spec import sampling_defaults  # noqa: E402
 from argosy_engine.runtime.torch.logits import penalise_  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402

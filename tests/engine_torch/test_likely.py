@@ -6,9 +6,10 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan  # noqa: E402
-from argosy_engine.runtime.torch.logprobs import Drawn, told  # noqa: E402
+from argosy_engine.core.step import StepPlan  # noqa: E402
+from argosy_engine.runtime.torch.logprobs import Drawn, rank_likely  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
@@ -47,11 +48,11 @@ def run(runner, *chunks):
 
 def test_a_row_tells_of_its_token_and_the_likeliest():
     shares = torch.tensor([[0.5, 0.2, 0.3], [0.1, 0.6, 0.3]]).log()
-    first, second = told(shares, [1, 1], [2, 0])
+    first, second = rank_likely(shares, [1, 1], [2, 0])
     assert [(token, rank) for token, _, rank in first] == [(1, 3), (0, 1), (2, 2)]
     assert [value for _, value, _ in first] == pytest.approx(shares[0, [1, 0, 2]].tolist())
     assert [(token, rank) for token, _, rank in second] == [(1, 1)]
-    (wide,) = told(shares[:1], [0], [20])
+    (wide,) = rank_likely(shares[:1], [0], [20])
     assert [token for token, _, _ in wide] == [0, 0, 2, 1]
 
 
@@ -61,10 +62,10 @@ def test_only_those_that_ask_are_told_and_later_changes_of_the_logits_do_not_cou
     quiet, asking = SamplingParams(max_tokens=1), SamplingParams(max_tokens=1, logprobs=1)
     drawn = Drawn(logits, [quiet, asking, quiet])
     logits[1, 0] = float("-inf")
-    assert drawn.told([0, 1, 0], ["a", "b", "c"]) == {
+    assert drawn.rank([0, 1, 0], ["a", "b", "c"]) == {
         "b": ((1, pytest.approx(-1.0986123), 2), (0, pytest.approx(-0.4054651), 1))
     }
-    assert Drawn(logits, [quiet]).told([1], ["a"]) == {}
+    assert Drawn(logits, [quiet]).rank([1], ["a"]) == {}
 
 
 def test_a_prompts_tokens_are_told_in_chunks_as_in_one_step(runner):

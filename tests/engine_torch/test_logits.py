@@ -8,8 +8,9 @@ torch = pytest.importorskip("torch")
 import transformers  # noqa: E402
 
 from argosy.model_config import ARCHITECTURES  # noqa: E402
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.loader import load_weights  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402

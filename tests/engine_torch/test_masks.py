@@ -6,8 +6,9 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 pytest.importorskip("llguidance")
 
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.runtime.torch.logits import Masks, mask_  # noqa: E402
 from argosy_engine.text.byte_tokenizer import ByteTokenizer  # noqa: E402
 from argosy_engine.text.grammars import compose  # noqa: E402

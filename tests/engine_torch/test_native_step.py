@@ -17,8 +17,9 @@ from hypothesis import strategies as st  # noqa: E402
 
 from argosy.model_config import ModelSpec, Rope  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.loader import dummy_weights  # noqa: E402

@@ -7,8 +7,9 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention import paged  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 

@@ -12,8 +12,9 @@ torch = pytest.importorskip("torch")
 import transformers  # noqa: E402
 
 from argosy_engine.config import EngineConfig  # noqa: E402
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model import huggingface  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402

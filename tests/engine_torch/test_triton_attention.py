@@ -16,8 +16,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
+from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention import trial, triton_pool  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.attention.triton_pool import Tiles, TritonPool, tiles  # noqa: E402

@@ -17,8 +17,9 @@ from pathlib import Path
 from statistics import median
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.request import Chunk
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.core.step import Chunk, StepPlan
+from argosy_engine.core.step import StepPlan
 from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.runtime.machine import set_spinning
 from local.figures import Figure, Figures, Target

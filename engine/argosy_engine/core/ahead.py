@@ -16,8 +16,6 @@ from argosy_engine.core.request import Chunk, Sequence
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import BlockedBy, StepOutput, StepPlan
 
-__all__ = ["Following", "follow"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:

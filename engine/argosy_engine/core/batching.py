@@ -18,19 +18,6 @@ from typing import Protocol
 from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import Sequence
 
-__all__ = [
-    "BATCHING",
-    "WHOLE_PROMPTS",
-    "Admit",
-    "Batch",
-    "BatchingPolicy",
-    "chunked",
-    "chunked_equal",
-    "mixed",
-    "prefill_first",
-    "static",
-]
-
 Batch = list[tuple[Sequence, int]]
 """Sequences and how many tokens of each to compute, from its first token without KV on."""
 

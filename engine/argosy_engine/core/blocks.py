@@ -18,8 +18,6 @@ from hashlib import blake2b
 from argosy_engine.core.request import Sequence
 from argosy_engine.errors import PoolExhaustedError
 
-__all__ = ["Allocator", "BlockPool", "HostPool", "hash_block", "hashes_of", "root"]
-
 
 def root(salt: str, adapter: str = "") -> bytes:
     """What the first block of a text is chained over; empty without both.

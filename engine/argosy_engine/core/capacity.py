@@ -25,21 +25,6 @@ from argosy_engine.core.handover.pulls import PullShare
 from argosy_engine.core.request import Sequence, State
 from argosy_engine.core.step import BlockedBy
 
-__all__ = [
-    "POLICIES",
-    "Admission",
-    "Candidate",
-    "CapacityPolicy",
-    "GuaranteedNoEvict",
-    "Hold",
-    "MaxUtilization",
-    "PastFuture",
-    "Pressure",
-    "blocked_by",
-    "hold_of",
-    "peak_blocks",
-]
-
 
 class Hold(NamedTuple):
     """What one sequence holds of the pool, and what it may still ask for."""

@@ -5,8 +5,6 @@ from typing import Literal
 
 from argosy_engine.core.request import NewRequest
 
-__all__ = ["Limits", "OnPullFailure", "Refusal", "refuse_shape"]
-
 OnPullFailure = Literal["recompute", "fail", "colocated"]
 """The option `--kv-on-failure`; `handover/on_failure.py` says what each means."""
 

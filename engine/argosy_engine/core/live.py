@@ -15,8 +15,6 @@ from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import Sequence
 from argosy_engine.core.step_time import Terms, prompt_tokens
 
-__all__ = ["LiveLimits", "auto_limits", "change", "limits_under", "live_of", "show"]
-
 _OTHER_NAMES = {"max_batch_size": "max_num_seqs", "max_num_tokens": "max_num_batched_tokens"}
 """TensorRT-LLM's names → vLLM's."""
 _NAMES = (

@@ -14,8 +14,6 @@ from argosy_engine.core.blocks import HostPool
 from argosy_engine.core.request import Sequence, State
 from argosy_engine.core.step import Copies
 
-__all__ = ["Preemption", "PreemptionMode", "choose_victim"]
-
 PreemptionMode = Literal["recompute", "swap", "auto"]
 """The option `--preemption-mode`."""
 

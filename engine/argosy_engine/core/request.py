@@ -16,17 +16,6 @@ from typing import Literal
 
 from argosy_engine.core.sampling import Likely, SamplingParams
 
-__all__ = [
-    "Chunk",
-    "Emission",
-    "ErrorCode",
-    "FinishReason",
-    "NewRequest",
-    "Sequence",
-    "State",
-    "client_id",
-]
-
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorCode = Literal[
     "internal_error", "queue_timeout", "kv_transfer_failed", "context_length_exceeded", "invalid"

@@ -17,8 +17,6 @@ from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.step import Copies, StepOutput, StepPlan
 from argosy_engine.core.tokenizer import Grammars
 
-__all__ = ["NULL_BLOCK", "KvLayout", "Launched", "Launcher", "Runner"]
-
 NULL_BLOCK = 0
 """Block id 0 is never allocated: padding points at it. The scheduler allocates 1 … num_blocks."""
 

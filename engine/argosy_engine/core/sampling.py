@@ -7,8 +7,6 @@ reads when the request ends, the runner how to draw.
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["Likely", "SamplingDefaults", "SamplingParams"]
-
 Likely = tuple[tuple[int, float, int], ...]
 """(token id, log probability, rank from 1): the token of the text first, then the likeliest. The
 probabilities are the model's, before temperature, penalties and limits."""

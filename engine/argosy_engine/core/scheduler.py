@@ -52,8 +52,6 @@ from argosy_engine.core.short_prompts import ShortPrompts
 from argosy_engine.core.step import BlockedBy, SchedulerOutput, StepOutput, StepPlan, plan_step
 from argosy_engine.core.step_time import StepTime
 
-__all__ = ["Scheduler"]
-
 
 class Scheduler:
     """Owns the sequences and their blocks. One thread calls it; `now` never runs backwards."""

@@ -21,8 +21,6 @@ from statistics import median, quantiles
 from argosy_engine.core.request import Sequence
 from argosy_engine.core.step_time import STEP_SHARE
 
-__all__ = ["Costs", "ShortPrompts", "costs_less_here", "keeps_tpot"]
-
 _MEMORY = 32
 """Steps, and handovers of prompts of about one length, that an estimate is made of."""
 _ENOUGH = 4

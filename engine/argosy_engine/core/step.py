@@ -13,19 +13,6 @@ from argosy_engine.core.handover.messages import PullJob
 from argosy_engine.core.request import Chunk, Emission, ErrorCode, Sequence
 from argosy_engine.core.sampling import Likely, SamplingParams
 
-__all__ = [
-    "BlockedBy",
-    "Chunk",
-    "Copies",
-    "FlatBatch",
-    "SchedulerOutput",
-    "StepKind",
-    "StepOutput",
-    "StepPlan",
-    "flatten",
-    "plan_step",
-]
-
 StepKind = Literal["prefill", "decode", "mixed"]
 Copies = tuple[tuple[int, int], ...]
 """(block of the pool, slot of the host pool) for each block that moves."""
@@ -253,7 +240,7 @@ def _flatten_decodes(plan: StepPlan) -> FlatBatch:
         cu_q=rows,
         kv_lens=ends,
         block_tables=[
-            _cut(table, -(-end // size)) for table, end in zip(tables, ends, strict=True)
+            _truncate(table, -(-end // size)) for table, end in zip(tables, ends, strict=True)
         ],
         sample_rows=rows[:-1],
         sample_positions=ends,
@@ -264,7 +251,7 @@ def _flatten_decodes(plan: StepPlan) -> FlatBatch:
     )
 
 
-def _cut(table: list[int], blocks: int) -> list[int]:
+def _truncate(table: list[int], blocks: int) -> list[int]:
     return table if len(table) == blocks else table[:blocks]
 
 

@@ -17,16 +17,6 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-__all__ = [
-    "FIRST_TOKENS",
-    "STEP_SHARE",
-    "StepTime",
-    "Terms",
-    "longer_step",
-    "prompt_tokens",
-    "shorter_step",
-]
-
 STEP_SHARE = 0.8
 """Of a TPOT limit: a step with prompts may take as long. The rest is for what steps vary by."""
 FIRST_TOKENS = 256

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-__all__ = ["Detokenizer", "Grammars", "Tokenizer"]
-
 
 class Grammars(Protocol):
     """Grammars of one model's tokenizer. All but `mask` may be called on any thread."""

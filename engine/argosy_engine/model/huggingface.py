@@ -21,21 +21,12 @@ from typing import Any
 import torch
 
 from argosy.model_config import DecoderSpec, dtype_of
+from argosy_engine.core.request import Chunk
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.core.step import Chunk, FlatBatch, StepPlan, flatten
+from argosy_engine.core.step import FlatBatch, StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.paged import PagedBatch, PagedPool, PoolShape
 from argosy_engine.model.spec import read_config
-
-__all__ = [
-    "Foreign",
-    "PagedStep",
-    "TransformersTrunk",
-    "load",
-    "paged_attention",
-    "read",
-    "step_of",
-]
 
 _HARMLESS = {"dropout", "position_ids", "use_cache", "output_attentions", "cache_position"}
 """Arguments that change nothing here: nothing is trained, and positions are turned already."""
@@ -161,7 +152,7 @@ def read(folder: Path) -> Foreign:
     model_type = raw.get("model_type")
     if model_type is not None and model_type not in hub.CONFIG_MAPPING:
         raise _unsupported(name, f"this transformers does not know model_type {model_type!r:.80}")
-    with _typed(folder):
+    with _typing_errors(folder):
         config = hub.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
         )
@@ -213,7 +204,7 @@ def load(
     options["trust_remote_code"] = False
     if dummy:
         torch.manual_seed(0)
-        with _typed(folder):
+        with _typing_errors(folder):
             made = hub.AutoModelForCausalLM.from_config(foreign.config, **options)
         return made.to(device).eval()
     if not any(folder.glob("*.safetensors")):
@@ -221,7 +212,7 @@ def load(
             "ModelNotFound",
             f"{folder} has no safetensors: fetch the model again, and convert pickled weights",
         )
-    with _typed(folder):
+    with _typing_errors(folder):
         made, info = hub.AutoModelForCausalLM.from_pretrained(
             folder,
             config=foreign.config,
@@ -361,7 +352,7 @@ def _transformers(name: str) -> Any:
 
 
 @contextmanager
-def _typed(folder: Path) -> Iterator[None]:
+def _typing_errors(folder: Path) -> Iterator[None]:
     """What transformers raises for a wrong folder, as LoadError."""
     try:
         yield

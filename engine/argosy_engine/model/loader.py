@@ -19,8 +19,6 @@ from argosy_engine.errors import LoadError
 from argosy_engine.model.share import ALL, WHOLE, Group, Joined, Share, Summed
 from argosy_engine.model.trunk import Layer, Linear, Pack, Product, Weights, pair_order
 
-__all__ = ["dummy_weights", "load_weights"]
-
 
 class Get(Protocol):
     """Part of a named tensor of the given whole shape, on the right device, of the right type."""

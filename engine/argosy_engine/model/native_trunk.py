@@ -27,8 +27,6 @@ from argosy_engine.model.native.library import (
 )
 from argosy_engine.model.trunk import Weights, rotation_table
 
-__all__ = ["NativeLinear", "NativeTrunk"]
-
 _TYPES = {torch.float32: F32, torch.bfloat16: BF16}
 
 

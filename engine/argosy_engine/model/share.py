@@ -14,8 +14,6 @@ from argosy.model_config import ModelSpec
 from argosy_engine.errors import LoadError
 from argosy_engine.model.trunk import Product
 
-__all__ = ["ALL", "WHOLE", "Group", "Share"]
-
 ALL = slice(None)
 
 

@@ -21,15 +21,6 @@ from argosy.model_config import (
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.errors import LoadError
 
-__all__ = [
-    "read_config",
-    "read_dtype",
-    "read_generation",
-    "read_spec",
-    "sampling_defaults",
-    "trunk_knows",
-]
-
 log = logging.getLogger(__name__)
 
 _RANGES: Mapping[str, tuple[float, float]] = {

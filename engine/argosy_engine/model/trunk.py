@@ -24,8 +24,6 @@ from argosy.model_config import ModelSpec, Rope
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.paged import PagedBatch, PagedPool
 
-__all__ = ["Layer", "Linear", "Pack", "Product", "Trunk", "Weights", "pair_order", "rotation_table"]
-
 _PACK_ROWS = 128
 """Row count that oneDNN packs for. The order chosen for 128 rows was the fastest or level at 1, 8,
 32, 128 and 512 rows on AVX2, where orders chosen for fewer rows lost at more."""

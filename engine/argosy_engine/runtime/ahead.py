@@ -11,8 +11,6 @@ from argosy_engine.core.runner import Launched, Launcher
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput, StepPlan
 
-__all__ = ["Ahead", "OneByOne", "Steps"]
-
 log = logging.getLogger(__name__)
 
 

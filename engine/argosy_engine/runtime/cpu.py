@@ -27,8 +27,6 @@ from argosy_engine.model.native.choose import choose
 from argosy_engine.model.spec import read_dtype, trunk_knows
 from argosy_engine.runtime.machine import allowed_threads
 
-__all__ = ["PROGRAM", "Attempt", "Cpu", "abandon", "begin", "judge", "levels", "settle"]
-
 log = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.runtime.torch.products")

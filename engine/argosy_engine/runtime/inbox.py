@@ -15,17 +15,6 @@ from argosy_engine.core.handover.messages import (
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, client_id
 
-__all__ = [
-    "Abort",
-    "Message",
-    "Reset",
-    "Sink",
-    "Submit",
-    "SubmitRemote",
-    "Wake",
-    "log_subject",
-]
-
 
 class Sink(Protocol):
     """Where the tokens of one client's request go; called on the HTTP thread."""

@@ -54,8 +54,6 @@ from argosy_engine.runtime.metrics import EngineMetrics
 from argosy_engine.runtime.remote import RemotePrefills, SharedLeases, refuse, remote_id
 from argosy_engine.runtime.reports import Reports, log_end, log_end_of_thread
 
-__all__ = ["Delivery", "EngineLoop", "Worker", "move_kv"]
-
 T = TypeVar("T")
 
 
@@ -292,7 +290,7 @@ class EngineLoop:
         scheduled = scheduler.schedule(self._clock())
         self.metrics.observe_schedule(scheduled)
         for sequence in scheduled.preempted:
-            self._reports.preempted(sequence)
+            self._reports.count_preemption(sequence)
         self._emit(scheduled.emissions)
         moved = self._move_kv(scheduled)  # before a pull writes to blocks that were given up
         for request_id, attempt in scheduled.cancels:

@@ -6,17 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-__all__ = [
-    "Phase",
-    "StartPhases",
-    "allowed_threads",
-    "available_bytes",
-    "is_limited",
-    "process_age_s",
-    "set_spinning",
-    "shares_cores",
-]
-
 _GROUP = Path("/sys/fs/cgroup")
 _SPINS_ALONE = 20_000
 _SPINS_SHARED = 5000

@@ -33,19 +33,6 @@ from argosy_engine.runtime.machine import StartPhases
 from argosy_engine.runtime.series import ENGINE_STATE, SERIES, STATES, Series
 from argosy_engine.transfer.callers import Port, Reason
 
-__all__ = [
-    "EngineMetrics",
-    "Readings",
-    "StepHistogram",
-    "kv_tokens_held",
-    "lease_blocks",
-    "loading_page",
-    "outstanding_prompt_tokens",
-    "peak_ratio",
-    "pulls_to_start",
-    "queue_oldest_s",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:

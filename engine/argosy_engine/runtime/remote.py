@@ -25,8 +25,6 @@ from argosy_engine.errors import LeaseGoneError
 from argosy_engine.runtime.inbox import SubmitRemote
 from argosy_engine.runtime.reports import log_end
 
-__all__ = ["RemotePrefills", "SharedLeases", "refuse", "remote_id"]
-
 
 class SharedLeases:
     """Each method holds the lock for microseconds; times are the clock's seconds."""

@@ -10,8 +10,6 @@ from argosy_engine.core.step import StepPlan
 from argosy_engine.core.step_time import longer_step, shorter_step
 from argosy_engine.runtime.inbox import log_subject
 
-__all__ = ["Reports", "log_end", "log_end_of_thread"]
-
 log = logging.getLogger(__name__)
 
 _EVERY_S = 10.0
@@ -31,7 +29,7 @@ class Reports:
         """Since the start."""
         self._warned_of_long = self._warned_of_short = False
 
-    def preempted(self, sequence: Sequence) -> None:
+    def count_preemption(self, sequence: Sequence) -> None:
         self._preemptions += 1
         _log_preemption(sequence, self._preemptions)
 

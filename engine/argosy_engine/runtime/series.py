@@ -15,8 +15,6 @@ from argosy_engine.core.step import BlockedBy, StepKind
 from argosy_engine.runtime.machine import Phase
 from argosy_engine.transfer.callers import Port, Reason
 
-__all__ = ["ABSENT", "ENGINE_STATE", "SERIES", "STAGES", "STATES", "Series"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:

@@ -26,8 +26,6 @@ from argosy_engine.core.tokenizer import Grammars
 from argosy_engine.errors import LoadError
 from argosy_engine.text.messages import Reads, prepare
 
-__all__ = ["PROFILES", "SimProfile", "SimRunner", "SimTokenizer", "load", "token_at"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimProfile:

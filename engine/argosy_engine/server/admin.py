@@ -21,8 +21,6 @@ from argosy_engine.server.drain import DEFAULT_LEASE_S, LONGEST_LEASE_S, Drain
 from argosy_engine.server.proof import ProvenApp
 from argosy_engine.transfer.callers import Port, Reason, Verifier
 
-__all__ = ["Admin"]
-
 _STUCK_AFTER_S = 120.0  # longer than the longest step of the largest prompt on a CPU
 _NOT_SERVING = {"draining": False, "running": 0, "leases": 0, "expires_in_s": None}
 _OPEN = frozenset({"/health", "/ready", "/metrics"})

@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-__all__ = ["DEFAULT_LEASE_S", "LONGEST_LEASE_S", "Drain"]
-
 DEFAULT_LEASE_S = 60.0
 LONGEST_LEASE_S = 120.0
 log = logging.getLogger(__name__)

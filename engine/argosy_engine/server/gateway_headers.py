@@ -14,17 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.role import EngineRole
 
-__all__ = [
-    "MAX_CANDIDATES",
-    "NamedApp",
-    "attempt",
-    "candidates",
-    "first_token_by_s",
-    "plain_send",
-    "priority",
-    "tpot_limit_s",
-]
-
 MAX_CANDIDATES = 8
 
 _UID = re.compile(r"[A-Za-z0-9._-]{0,64}")

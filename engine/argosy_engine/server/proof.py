@@ -16,8 +16,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.transfer.callers import Port, Verifier
 
-__all__ = ["ProvenApp"]
-
 _UNREAD_S = 5.0
 """How long the rest of a refused request is read. Closing on unread bytes would reset the
 connection, and the caller might not see why it was refused."""

@@ -14,8 +14,6 @@ from pathlib import Path
 from argosy_engine.config import EngineConfig, Role
 from argosy_engine.errors import LoadError
 
-__all__ = ["Admission", "EngineRole", "RoleFile", "role_at_start"]
-
 log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.1

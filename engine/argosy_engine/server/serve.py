@@ -43,8 +43,6 @@ from argosy_engine.text.grammar_process import GrammarProcess
 from argosy_engine.transfer.callers import Certificates, Verifier
 from argosy_engine.transfer.mounted_file import TokenFile
 
-__all__ = ["KEEP_ALIVE_S", "serve"]
-
 log = logging.getLogger(__name__)
 
 _SWEEP_S = 1.0
@@ -65,7 +63,7 @@ async def serve(config: EngineConfig, on_lost: OnLost) -> int:
     role = role_at_start(config)
     phases = StartPhases()
     phases.end("process")
-    with _bound(config.host, config.admin_port) as admin_sock, _bound(
+    with _bind(config.host, config.admin_port) as admin_sock, _bind(
         config.host, config.port
     ) as api_sock:  # fmt: skip
         admin_server, admin_task = await _start(admin.app(), admin_sock, http_server.PROBES)
@@ -416,7 +414,7 @@ def _most_callers(config: EngineConfig) -> int:
 
 
 @contextlib.contextmanager
-def _bound(host: str, port: int) -> Iterator[Listener]:
+def _bind(host: str, port: int) -> Iterator[Listener]:
     backlog = descriptors.share(1 / 16, most=2048)
     try:
         sock = Listener((host, port), most=http_server.PROBES, backlog=backlog)

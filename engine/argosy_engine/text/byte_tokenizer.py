@@ -11,8 +11,6 @@ from argosy_engine.text.messages import Reads, prepare
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-__all__ = ["ByteTokenizer"]
-
 
 class ByteTokenizer:
     """Ids 0 … 255 are bytes; a larger vocabulary's ids are taken modulo 256."""

@@ -19,8 +19,6 @@ from argosy_engine.errors import ChatTemplateError
 from argosy_engine.text.messages import Message, find_reads, prepare, prepare_tools
 from argosy_engine.text.sandbox import MOST_CHARACTERS, Sandbox, over, refuse_late
 
-__all__ = ["ChatTemplate"]
-
 _LONGEST_TIME = 1000
 _MARK = "CONTINUE_FINAL_MESSAGE_TAG "  # as transformers has it
 _MOST_TURNS = 1_000_000  # of all loops over `range` in one rendering: some tenths of a second

@@ -18,8 +18,6 @@ from argosy_engine.core.tokenizer import Grammars
 from argosy_engine.errors import GrammarError
 from argosy_engine.text.grammars import TokenGrammars
 
-__all__ = ["GrammarProcess"]
-
 _PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.text.grammar_process")
 _MOST_S = 2.0
 """CPU time of one grammar. The slowest harmless ones that 64 KiB can spell take 0.4 s."""

@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from argosy_engine.errors import GrammarError
 
-__all__ = ["TokenGrammars", "after_thought", "compose", "defined_tokenizer", "terminal_depth"]
-
 _NO_NAMES = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/(?:\\.|[^/\\\n])+/')
 """Strings, comments and regular expressions. llguidance bounds the nesting of the last itself."""
 _DEFINITION = re.compile(r"\b(\w+)[ \t]*(?:\[[^\]\n]*\])?(?:\.\d+)?[ \t]*:")

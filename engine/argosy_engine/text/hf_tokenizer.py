@@ -23,8 +23,6 @@ from argosy_engine.errors import ChatTemplateError, LoadError
 from argosy_engine.text.chat_template import ChatTemplate
 from argosy_engine.text.grammars import TokenGrammars, defined_tokenizer
 
-__all__ = ["HfTokenizer", "StreamDetokenizer", "bytes_per_token", "fewest_tokens"]
-
 # Most bytes of text that one byte of its Unicode normal form can come from. The worst cases are
 # U+1FBE U+0308 U+0301 (7 bytes), which NFC makes U+0390 (2), and letters for mathematics (4
 # bytes), which NFKC makes ASCII (1).

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-__all__ = ["TEXT_PARTS", "Message", "Reads", "find_reads", "prepare", "prepare_tools", "text_of"]
-
 Message = dict[str, Any]
 
 TEXT_PARTS: Mapping[str, str] = {

@@ -18,8 +18,6 @@ from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-__all__ = ["MOST_CHARACTERS", "Sandbox", "over", "refuse_late"]
-
 MOST_CHARACTERS = 32 << 20
 """Of one text; several times what the longest body can hold."""
 _MOST_MADE = 8 * MOST_CHARACTERS  # characters that one rendering makes and reads, all together
@@ -125,7 +123,7 @@ def _nested(value: Any) -> Any:
     return value
 
 
-def _shown(value: Any) -> Any:
+def _show(value: Any) -> Any:
     """Each value that is written passes here first."""
     _spend(len(value) if type(value) is str else _size(value)[0])
     return value
@@ -153,15 +151,15 @@ class _Bounds(NodeTransformer):
         return _filtered(nodes.List(node.nodes), "_concatenated", node)
 
     def visit_List(self, node: nodes.List) -> nodes.Node:  # noqa: N802
-        return self._measured(node, node.items)
+        return self._measure(node, node.items)
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:  # noqa: N802
-        return self._measured(node, node.items) if node.ctx == "load" else node
+        return self._measure(node, node.items) if node.ctx == "load" else node
 
     def visit_Dict(self, node: nodes.Dict) -> nodes.Node:  # noqa: N802
-        return self._measured(node, node.items)
+        return self._measure(node, node.items)
 
-    def _measured(self, node: nodes.Expr, items: Iterable[nodes.Node]) -> nodes.Node:
+    def _measure(self, node: nodes.Expr, items: Iterable[nodes.Node]) -> nodes.Node:
         self.generic_visit(node)
         if all(isinstance(one, nodes.Const) for one in items):
             return node
@@ -176,7 +174,7 @@ class _Bounds(NodeTransformer):
 
     def visit_AssignBlock(self, node: nodes.AssignBlock) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        node.filter = _filtered(node.filter, "_shown", node)
+        node.filter = _filtered(node.filter, "_show", node)
         return node
 
 
@@ -196,15 +194,15 @@ class Sandbox(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"+", "*", "**", "%"})
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(finalize=_shown, **options)
+        super().__init__(finalize=_show, **options)
         del self.globals["lipsum"]
-        self.filters = {name: _bounded(name, kind) for name, kind in self.filters.items()}
-        self.filters |= {"_concatenated": _concatenated, "_turns": _turns, "_shown": _shown}
+        self.filters = {name: _bound(name, kind) for name, kind in self.filters.items()}
+        self.filters |= {"_concatenated": _concatenated, "_turns": _turns, "_show": _show}
         self.filters["_nested"] = _nested
 
     def bound_filter(self, name: str, kind: Callable[..., Any]) -> None:
         """Add a filter or replace one."""
-        self.filters[name] = _bounded(name, kind)
+        self.filters[name] = _bound(name, kind)
 
     def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> Any:
         """jinja2's hook between parser and compiler."""
@@ -316,7 +314,7 @@ def _joinable(values: Any, between: int) -> list[Any]:
     return items
 
 
-def _bounded(name: str, kind: Callable[..., Any]) -> Callable[..., Any]:
+def _bound(name: str, kind: Callable[..., Any]) -> Callable[..., Any]:
     """A filter that is measured before and after."""
     first = 1 if hasattr(kind, "jinja_pass_arg") else 0
 

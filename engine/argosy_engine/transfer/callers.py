@@ -7,8 +7,6 @@ import ssl
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["Certificates", "Port", "Reason", "Unproven", "Verifier"]
-
 Port = Literal["api", "admin", "kv"]
 """The engine's ports: 8000, 8001 and 8002."""
 

@@ -17,8 +17,6 @@ from cryptography import x509
 
 from argosy_engine.transfer.mounted_file import FileError, Stamp, stamp
 
-__all__ = ["Certificates"]
-
 log = logging.getLogger(__name__)
 
 _CERTIFICATE, _KEY, _AUTHORITY = "tls.crt", "tls.key", "ca.crt"

@@ -34,8 +34,6 @@ from argosy_engine.transfer.wire import (
     encode_control,
 )
 
-__all__ = ["CONNECT_S", "Fetch", "RefusedError", "Target"]
-
 log = logging.getLogger(__name__)
 
 CONNECT_S = 2.0

@@ -27,28 +27,6 @@ from argosy_engine.transfer.wire import (
     encode_control,
 )
 
-__all__ = [
-    "Admitted",
-    "Done",
-    "Message",
-    "Open",
-    "Prefill",
-    "Pull",
-    "Push",
-    "Ready",
-    "Refused",
-    "Release",
-    "Renew",
-    "Wait",
-    "Written",
-    "decode_message",
-    "in_thread",
-    "read_head",
-    "read_message",
-    "read_payload",
-    "send_control",
-]
-
 MAX_LEASE_S = 86_400.0
 _LONGEST_GRAMMAR = 1 << 18  # characters; the HTTP side takes a quarter of it
 _INT32, _INT63, _UINT32 = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1

@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 
 from argosy_engine.errors import EngineError
 
-__all__ = ["FileError", "MountedFile", "Stamp", "TokenFile", "stamp"]
-
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

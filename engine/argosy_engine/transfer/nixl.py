@@ -30,19 +30,6 @@ import numpy as np
 from argosy_engine.errors import EngineError
 from argosy_engine.transfer.wire import Digest, encode_run_head
 
-__all__ = [
-    "NIXL",
-    "Link",
-    "LinkError",
-    "Offer",
-    "Routes",
-    "Slot",
-    "has_adapter",
-    "installed",
-    "stage",
-    "unstage",
-]
-
 _PIECE_BYTES = 1 << 20
 """Copied and then checked while it is still in the processor's cache."""
 
@@ -51,17 +38,17 @@ def stage(
     first: int, count: int, views: Sequence[memoryview], memory: memoryview
 ) -> tuple[int, str]:
     """Bytes and checksum of `count` blocks that are the views together."""
-    return _copied(first, count, views, memory, out=False)
+    return _copy(first, count, views, memory, out=False)
 
 
 def unstage(
     first: int, count: int, views: Sequence[memoryview], memory: memoryview
 ) -> tuple[int, str]:
     """The same, from the slot to the views; the checksum is of the views."""
-    return _copied(first, count, views, memory, out=True)
+    return _copy(first, count, views, memory, out=True)
 
 
-def _copied(
+def _copy(
     first: int, count: int, views: Sequence[memoryview], memory: memoryview, *, out: bool
 ) -> tuple[int, str]:
     size = sum(view.nbytes for view in views)
@@ -187,7 +174,7 @@ class Link:
         try:
             done.result(within_s + _ANSWER_S)
         except TimeoutError:
-            self._cut()
+            self._cut_link()
             done.exception(_ANSWER_S)
             raise LinkError("the NIXL process does not answer") from None
         with self._lock:
@@ -205,7 +192,7 @@ class Link:
 
     def close(self) -> None:
         self._closed.set()
-        self._cut()
+        self._cut_link()
         self._thread.join()
         os.close(self._fd)
 
@@ -222,7 +209,7 @@ class Link:
         with contextlib.suppress(OSError):  # its end fails all writes
             self._sock.sendall(json.dumps(order).encode() + b"\n")
 
-    def _cut(self) -> None:
+    def _cut_link(self) -> None:
         if (sock := self._sock) is not None:
             with contextlib.suppress(OSError):  # it is closed already
                 sock.shutdown(socket.SHUT_RDWR)

@@ -50,8 +50,6 @@ from argosy_engine.transfer.wire import (
     decode_tokens,
 )
 
-__all__ = ["Authorize", "PrefillServer"]
-
 log = logging.getLogger(__name__)
 
 Authorize = Callable[[str], str | None]
@@ -134,7 +132,7 @@ class PrefillServer:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_HELLO_S):
-            await self._opened(reader)
+            await self._read_open(reader)
             self.proven(writer.get_extra_info("socket").fileno())
             head = await read_head(reader)
             if head.kind is Kind.PREFILL:
@@ -150,7 +148,7 @@ class PrefillServer:
             case Pull():
                 await self._sender.serve(first, reader, writer)
 
-    async def _opened(self, reader: asyncio.StreamReader) -> None:
+    async def _read_open(self, reader: asyncio.StreamReader) -> None:
         head = await read_head(reader)
         if head.kind is not Kind.OPEN:
             raise WireError(f"a connection begins with OPEN, not {head.kind.name}")
@@ -256,7 +254,7 @@ class PrefillServer:
         following.add_done_callback(_look_at)  # a peer that leaves early is not logged
         try:
             await self._admit(writer, ticket)
-            ready = await self._computed(events, following, writer)
+            ready = await self._follow_until_ready(events, following, writer)
             await send_control(writer, Kind.READY, self._ready(ready))
             await self._hold(ready, following, reader)
         finally:
@@ -273,7 +271,7 @@ class PrefillServer:
             admitted["transports"] = [NIXL]
         await send_control(writer, Kind.ADMITTED, admitted)
 
-    async def _computed(
+    async def _follow_until_ready(
         self,
         events: "asyncio.Queue[PrefillEvent]",
         following: "asyncio.Task[Message]",

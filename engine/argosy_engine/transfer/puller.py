@@ -56,8 +56,6 @@ from argosy_engine.transfer.wire import (
     encode_tokens,
 )
 
-__all__ = ["Asking", "ClientTls", "Clock", "Credential", "PullError", "Puller", "Shared"]
-
 Credential = Callable[[], str]
 """What this engine shows to prefill engines; asked anew for each connection."""
 

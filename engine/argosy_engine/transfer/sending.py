@@ -22,8 +22,6 @@ from argosy_engine.transfer.messages import Pull, Push, in_thread, read_message,
 from argosy_engine.transfer.nixl import Link, LinkError
 from argosy_engine.transfer.wire import Digest, Kind, WireError, encode_control, encode_run_head
 
-__all__ = ["KvSender", "NotReadyError"]
-
 _RUN_BYTES = 4 << 20
 """Blocks are sent in frames of about this size."""
 _PIECE_BYTES = 1 << 20

@@ -21,8 +21,6 @@ from argosy_engine.transfer.nixl import Link, has_adapter, installed
 from argosy_engine.transfer.prefill_server import Authorize, PrefillServer
 from argosy_engine.transfer.puller import ClientTls, Credential, Puller
 
-__all__ = ["KvService"]
-
 log = logging.getLogger(__name__)
 
 _BACKLOG = 256

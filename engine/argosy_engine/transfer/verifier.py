@@ -21,8 +21,6 @@ from argosy_engine.errors import EngineError
 from argosy_engine.transfer.callers import Port, Reason, Unproven
 from argosy_engine.transfer.mounted_file import MountedFile
 
-__all__ = ["ALGORITHMS", "LEEWAY_S", "Peers", "Verifier", "parse_peers"]
-
 ALGORITHMS = ("RS256", "ES256", "ES384", "ES512")
 """With which an API server may sign service-account tokens (`--service-account-signing-key-file`).
 None is symmetric, so a public key can never be taken for a shared secret."""

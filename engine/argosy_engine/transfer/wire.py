@@ -17,29 +17,6 @@ import xxhash
 
 from argosy_engine.errors import EngineError
 
-__all__ = [
-    "DIGEST_BYTES",
-    "HEADER_BYTES",
-    "MAX_CONTROL_BYTES",
-    "MAX_RAW_BYTES",
-    "MAX_SAMPLING_BYTES",
-    "RUN_HEAD_BYTES",
-    "SMALL_CONTROL_BYTES",
-    "TOKEN_BYTES",
-    "Digest",
-    "Frame",
-    "Kind",
-    "RunHead",
-    "WireError",
-    "decode_control",
-    "decode_header",
-    "decode_run_head",
-    "decode_tokens",
-    "encode_control",
-    "encode_run_head",
-    "encode_tokens",
-]
-
 _HEADER = struct.Struct("!4sBBHII")
 _CHECKED = struct.Struct("!BI")
 _RUN = struct.Struct("!II")

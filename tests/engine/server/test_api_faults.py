@@ -8,7 +8,7 @@ import pytest
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.limits import Refusal
-from argosy_engine.server.openai.errors import draining_error, refused
+from argosy_engine.server.openai.errors import draining_error, to_api_error
 from argosy_engine.server.openai.routes import OpenAiApi
 
 
@@ -54,7 +54,7 @@ DRAINS = (503, "server_error", None, "draining", {"x-argosy-draining": "1", "ret
     ],
 )
 def test_a_refusal_of_the_scheduler_is_a_whole_openai_error(code, answer):
-    error = refused(Refusal(code, "because"), "prompt")
+    error = to_api_error(Refusal(code, "because"), "prompt")
     said = json.loads(error.body())["error"]
     assert said["message"] == "because"
     assert (error.status, said["type"], said["param"], said["code"], error.headers) == answer

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from argosy_bench.ports import free_ports
-from argosy_engine.server.serve import _bound
+from argosy_engine.server.serve import _bind
 from tests.engine.processes import sim_engines
 from tests.engine.trust.certificates import Secret, authority, root, stranger
 
@@ -102,7 +102,7 @@ def test_an_engine_with_an_unusable_certificate_does_not_start_and_names_it(
 def test_the_first_event_after_a_handshake_waits_for_no_delayed_ack():
     """Nagle's algorithm holds a second small write back until the first one is acknowledged."""
     (port,) = free_ports(1)
-    with _bound("127.0.0.1", port) as listening, socket.create_connection(("127.0.0.1", port)):
+    with _bind("127.0.0.1", port) as listening, socket.create_connection(("127.0.0.1", port)):
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -13,8 +13,6 @@ from argosy_engine.core.handover.messages import LeaseKey
 from argosy_engine.core.handover.states import LeaseState, move_lease
 from argosy_engine.errors import LeaseGoneError, LeaseTakenError
 
-__all__ = ["Lease", "LeaseTable"]
-
 
 @dataclass(slots=True)
 class Lease:

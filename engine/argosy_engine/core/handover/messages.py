@@ -14,27 +14,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from argosy_engine.core.sampling import SamplingParams
 
-__all__ = [
-    "FailedPrefill",
-    "LeaseKey",
-    "LeaseReady",
-    "PrefillEvent",
-    "PrefillPort",
-    "PrefillProgress",
-    "PrefillRefused",
-    "PullAlive",
-    "PullCause",
-    "PullDone",
-    "PullEvent",
-    "PullFailed",
-    "PullJob",
-    "PullPort",
-    "PullReady",
-    "RemotePrefill",
-    "TransferService",
-    "refuse_tp",
-]
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class LeaseKey:

@@ -12,8 +12,6 @@ others wait for its result.
 from dataclasses import dataclass
 from math import inf
 
-__all__ = ["FLOOR_S", "GRACE_S", "Pace", "Suspects", "transfer_s"]
-
 FLOOR_S = 5.0
 """The least patience: an idle engine's heartbeats come each second."""
 GRACE_S = 2.0

@@ -30,19 +30,6 @@ from argosy_engine.core.handover.states import PullState, move_pull
 from argosy_engine.core.limits import OnPullFailure
 from argosy_engine.core.request import Sequence, State
 
-__all__ = [
-    "CLIENT_ERRORS",
-    "LOST",
-    "OVERDUE_S",
-    "FirstTokens",
-    "PullRefusal",
-    "PullShare",
-    "Pulls",
-    "after_failure",
-    "may_pull",
-    "should_pull",
-]
-
 OVERDUE_S = 1.0
 """The KV service gives a pull up by itself and says why. A pull that lasts longer by this is
 cancelled."""

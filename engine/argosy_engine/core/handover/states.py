@@ -7,18 +7,6 @@ prefill engine's. `docs/reference/handover.md` is generated from the tables belo
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = [
-    "LEASE_MEANINGS",
-    "LEASE_TRANSITIONS",
-    "PULL_MEANINGS",
-    "PULL_TRANSITIONS",
-    "LeaseState",
-    "PullState",
-    "Transition",
-    "move_lease",
-    "move_pull",
-]
-
 
 class PullState(Enum):
     """A pull on the decode engine."""

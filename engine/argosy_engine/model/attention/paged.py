@@ -22,8 +22,6 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.step import Copies, FlatBatch
 
-__all__ = ["HostKv", "PagedBatch", "PagedPool", "PoolShape", "rotate_"]
-
 
 def rotate_(heads: torch.Tensor, turn: torch.Tensor) -> None:
     """Turn `heads` [N, H, head_dim], pairs side by side, in place; `turn` [N, 1, head_dim / 2]."""

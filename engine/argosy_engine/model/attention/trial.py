@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 import torch
 
+from argosy_engine.core.request import Chunk
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.core.step import Chunk, FlatBatch, StepPlan, flatten
+from argosy_engine.core.step import FlatBatch, StepPlan, flatten
 from argosy_engine.model.attention.paged import PagedPool, PoolShape
 from argosy_engine.model.attention.triton_pool import TritonPool
-
-__all__ = ["Wish", "main"]
 
 _CLOSE = {"float32": 1e-3, "bfloat16": 6e-2}
 """Of outputs of about 1."""

@@ -11,8 +11,6 @@ offset of its block table in `tables`. `layer` and `block_stride` are in element
 import triton
 import triton.language as tl
 
-__all__ = ["attend_rows", "attend_splits", "join_splits", "turn_and_write"]
-
 
 @triton.jit
 def turn_and_write(

@@ -17,8 +17,6 @@ import torch
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.paged import PagedBatch, PagedPool, PoolShape
 
-__all__ = ["Copied", "Staging", "Tiles", "TritonPool", "tiles"]
-
 _ALIGNED = 16
 """Elements at whose multiples each array begins: a cache line, so that kernels are compiled for one
 alignment only."""

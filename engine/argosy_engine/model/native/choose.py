@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from argosy.cpu import cpu_flags
 from argosy_engine.model.native.compile import FLAGS, library_path
 
-__all__ = ["PROGRAM", "choose", "end_of_trial"]
-
 log = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.model.native.trial")
@@ -30,10 +28,10 @@ def choose() -> str | None:
     built = [name for name in FLAGS if library_path(name).is_file()]
     if "base" not in built:
         return None
-    return first_that_works(_announced(built))
+    return first_that_works(_supported(built))
 
 
-def _announced(names: list[str]) -> list[str]:
+def _supported(names: list[str]) -> list[str]:
     """Return the names whose instructions the CPU announces; all where it announces nothing."""
     flags = cpu_flags()
     # The kernel's avx512_bf16 and amx_tile are the compiler's -mavx512bf16 and -mamx-tile.

@@ -18,8 +18,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["FLAGS", "build", "compiler", "library_path"]
-
 FOLDER = Path(__file__).resolve().parent
 SOURCES = ("team.c", "products.c", "tiles.c", "int8.c", "attention.c", "step.c", "draw.c")
 _BASE = ("-O3", "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=fast")

@@ -15,19 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "BF16",
-    "DRAW",
-    "F32",
-    "INT8",
-    "Batch",
-    "LayerFields",
-    "Library",
-    "Matrix",
-    "MatrixFields",
-    "ModelFields",
-]
-
 F32, BF16, INT8 = 0, 1, 2
 _CACHE_LINE = 64
 Array = npt.NDArray[Any]

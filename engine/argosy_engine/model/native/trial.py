@@ -27,8 +27,6 @@ from argosy_engine.model.native.library import (
     ModelFields,
 )
 
-__all__ = ["main"]
-
 _HIDDEN, _INNER, _HEADS, _KV_HEADS, _DIM, _VOCAB, _BLOCK = 96, 112, 4, 2, 64, 75, 16
 _LAYERS, _BLOCKS, _PROMPT = 2, 6, 40
 _DRAWS = [(0, 0, 1, 0, 0), (0.3, 1, 1, 0, 0), (0.6, 1, 0.9, 0, 0), (0.7, 2, 0.95, 0.01, 200)]

@@ -18,8 +18,6 @@ from argosy_engine.core.step import FlatBatch
 from argosy_engine.core.tokenizer import Grammars
 from argosy_engine.errors import GrammarError
 
-__all__ = ["Exclusions", "Masks", "Penalties", "forbid_", "mask_", "may_end", "penalise_"]
-
 _NEVER = float("-inf")
 _Key = tuple[int, int, int, int, bool]
 

@@ -1,7 +1,7 @@
 """What is told of tokens: log probabilities and ranks, in the model's own distribution.
 
 `Drawn` is for the drawn tokens of a step. The tokens of a prompt are computed apart in small parts
-(`split`, `told_of_prompt`): the logits of a whole prompt would take too much memory.
+(`split`, `rank_prompt`): the logits of a whole prompt would take too much memory.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import torch
 
+from argosy_engine.core.request import Chunk
 from argosy_engine.core.sampling import Likely, SamplingParams
-from argosy_engine.core.step import Chunk, StepPlan
-
-__all__ = ["PROMPT_ROWS", "Drawn", "split", "told", "told_of_prompt"]
+from argosy_engine.core.step import StepPlan
 
 PROMPT_ROWS = 64
 """Tokens of a prompt whose logits are in memory at a time."""
@@ -27,15 +26,15 @@ class Drawn:
         # A copy, which the changes of the logits do not reach.
         self._shares = logits[self._rows].float().log_softmax(-1) if self._rows else None
 
-    def told(self, ids: Sequence[int], request_ids: Sequence[str]) -> dict[str, Likely]:
+    def rank(self, ids: Sequence[int], request_ids: Sequence[str]) -> dict[str, Likely]:
         """By request id, of those that asked."""
         if self._shares is None:
             return {}
-        found = told(self._shares, [ids[row] for row in self._rows], self._most)
+        found = rank_likely(self._shares, [ids[row] for row in self._rows], self._most)
         return {request_ids[row]: likely for row, likely in zip(self._rows, found, strict=True)}
 
 
-def told(shares: torch.Tensor, ids: Sequence[int], most: Sequence[int]) -> list[Likely]:
+def rank_likely(shares: torch.Tensor, ids: Sequence[int], most: Sequence[int]) -> list[Likely]:
     """For each row of log probabilities: the token `ids` has there, and its `most` likeliest."""
     at = torch.tensor(ids, device=shares.device).unsqueeze(1)
     own = shares.gather(1, at)
@@ -73,10 +72,10 @@ def split(plan: StepPlan) -> tuple[StepPlan, list[Chunk]]:
     return replace(plan, chunks=tuple(main)), parts
 
 
-def told_of_prompt(logits: torch.Tensor, chunk: Chunk) -> dict[int, Likely]:
+def rank_prompt(logits: torch.Tensor, chunk: Chunk) -> dict[int, Likely]:
     """By position; `logits` are those of the chunk's tokens."""
     positions = range(chunk.start + 1, min(chunk.start + chunk.count + 1, chunk.n_prompt))
     ids = chunk.tokens[positions.start : positions.stop]
     shares = logits[: len(ids)].float().log_softmax(-1)
     most = chunk.sampling.prompt_logprobs or 0
-    return dict(zip(positions, told(shares, ids, [most] * len(ids)), strict=True))
+    return dict(zip(positions, rank_likely(shares, ids, [most] * len(ids)), strict=True))

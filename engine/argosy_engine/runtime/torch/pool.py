@@ -21,27 +21,16 @@ import torch
 
 from argosy.model_config import DecoderSpec, ModelSpec
 from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
+from argosy_engine.core.request import Chunk
 from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.core.step import Chunk, StepPlan
+from argosy_engine.core.step import StepPlan
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.paged import PagedPool, PoolShape
 from argosy_engine.model.attention.trial import Wish
 from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.native.choose import end_of_trial
 from argosy_engine.runtime.machine import available_bytes, is_limited
-
-__all__ = [
-    "PROGRAM",
-    "CudaGauge",
-    "Gauge",
-    "MakePool",
-    "choose_pool",
-    "free_bytes",
-    "largest_step",
-    "pool_shape",
-    "scratch_shape",
-]
 
 _POOL_BYTES = 256 << 20
 """KV pool where no control group limits memory, because other processes need memory too …"""

@@ -19,8 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["main", "products"]
-
 Work = Callable[[int], Iterator[dict[str, Any]]]
 
 _TYPES = ("float32", "bfloat16")

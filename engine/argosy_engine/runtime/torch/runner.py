@@ -18,9 +18,10 @@ import torch
 
 from argosy.model_config import DecoderSpec
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.request import Chunk
 from argosy_engine.core.runner import NULL_BLOCK, KvLayout, Launched, Launcher
 from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
-from argosy_engine.core.step import Chunk, Copies, FlatBatch, StepOutput, StepPlan, flatten
+from argosy_engine.core.step import Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.core.tokenizer import Grammars, Tokenizer
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.paged import HostKv, PagedPool
@@ -31,7 +32,7 @@ from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
 from argosy_engine.runtime.torch.logits import Exclusions, Masks, Penalties, mask_, may_end
-from argosy_engine.runtime.torch.logprobs import Drawn, split, told_of_prompt
+from argosy_engine.runtime.torch.logprobs import Drawn, rank_prompt, split
 from argosy_engine.runtime.torch.pool import Gauge
 from argosy_engine.runtime.torch.ranks.group import LeadingTrunk, RankGroup, listen
 from argosy_engine.runtime.torch.ranks.processes import Kind, Ranks, pack_copies
@@ -56,8 +57,6 @@ from argosy_engine.runtime.torch.sources import (
 )
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.hf_tokenizer import HfTokenizer
-
-__all__ = ["TorchLauncher", "TorchRunner", "load"]
 
 
 class TorchLauncher:
@@ -289,7 +288,7 @@ class TorchRunner:
 
     def _run(self, plan: StepPlan) -> StepOutput:
         plan, prompts = split(plan)
-        told = self._told(prompts, plan.block_size)
+        told = self._rank_prompts(prompts, plan.block_size)
         flat = flatten(plan)
         if not plan.chunks:
             return StepOutput(token_ids=[], busy_s=0.0, prompt_likely=told)
@@ -306,13 +305,13 @@ class TorchRunner:
                 )
             mask_(logits, masks)
             ids, rows = self._draw(logits, flat)
-            lost = _lost(logits, flat.sampling, rows)
+            lost = _find_lost(logits, flat.sampling, rows)
             excluded = [row for row, why in lost.items() if why is _ALL_EXCLUDED] + list(failed)
             failed = lost | failed
             return StepOutput(
                 token_ids=ids,
                 busy_s=0.0,
-                likely=drawn.told(ids, flat.request_ids),
+                likely=drawn.rank(ids, flat.request_ids),
                 prompt_likely=told,
                 failed={flat.request_ids[row]: why for row, why in failed.items()},
                 excluded=frozenset(flat.request_ids[row] for row in excluded),
@@ -328,14 +327,14 @@ class TorchRunner:
             ids[row] = 0
         return ids, lost
 
-    def _told(self, prompts: list[Chunk], block_size: int) -> dict[str, dict[int, Likely]]:
+    def _rank_prompts(self, prompts: list[Chunk], block_size: int) -> dict[str, dict[int, Likely]]:
         """What is told of the prompts' tokens, by request; computes their KV."""
         found: dict[str, dict[int, Likely]] = {}
         for chunk in prompts:
             flat = flatten(_single_chunk_plan(chunk, block_size))
             rows = replace(flat, sample_rows=list(range(chunk.count)))
             with torch.inference_mode():
-                of_it = told_of_prompt(self.trunk.logits(rows, self._pool), chunk)
+                of_it = rank_prompt(self.trunk.logits(rows, self._pool), chunk)
             found.setdefault(chunk.request_id, {}).update(of_it)
         return found
 
@@ -392,7 +391,7 @@ class TorchRunner:
             self.trunk.close()
 
 
-def _lost(
+def _find_lost(
     logits: torch.Tensor, sampling: Sequence[SamplingParams], rows: Sequence[int]
 ) -> dict[int, str]:
     """Why each of the `rows` has no token: minus infinity is what exclusion makes of a logit."""

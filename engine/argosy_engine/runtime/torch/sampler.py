@@ -19,8 +19,6 @@ import torch
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.model.native.library import DRAW
 
-__all__ = ["NO_NUMBER", "columns", "lost_rows", "sample", "sample_there", "to_device", "uniform"]
-
 NO_NUMBER = "no token can follow: the model computed no number here"
 """What is told of a row of `lost_rows`."""
 

@@ -44,18 +44,6 @@ from argosy_engine.runtime.torch.pool import (
 )
 from argosy_engine.runtime.torch.ranks.group import RankGroup
 
-__all__ = [
-    "AnyTrunk",
-    "Loaded",
-    "Native",
-    "Source",
-    "TransformersSource",
-    "TrunkSource",
-    "device_of",
-    "load_model",
-    "open_library",
-]
-
 log = logging.getLogger(__name__)
 
 _SPINS_ALONE = 20_000

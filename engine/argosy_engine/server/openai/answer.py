@@ -21,20 +21,7 @@ from argosy_engine.core.request import Emission
 from argosy_engine.core.sampling import Likely
 from argosy_engine.core.tokenizer import Detokenizer
 from argosy_engine.errors import ClientGoneError
-from argosy_engine.server.openai.errors import ApiError, refused
-
-__all__ = [
-    "DONE",
-    "HANDOVER_HEADER",
-    "HELD_HEADER",
-    "Fragments",
-    "Handover",
-    "Piece",
-    "StopScanner",
-    "TextFlow",
-    "TokenSink",
-    "error_event",
-]
+from argosy_engine.server.openai.errors import ApiError, to_api_error
 
 
 class StopScanner:
@@ -442,7 +429,7 @@ class TextFlow:
         piece = Piece([])
         for event in events:
             if isinstance(event, Refusal):
-                piece.error = refused(event, self.prompt_name)
+                piece.error = to_api_error(event, self.prompt_name)
             elif event.reason == "error":
                 piece.error = _failure(event, self.prompt_name)
             else:

@@ -22,15 +22,6 @@ from argosy_engine.server.openai.tool_calls import (
     thinks_at_its_end,
 )
 
-__all__ = [
-    "Choice",
-    "Rendering",
-    "chat_logprobs",
-    "completion_logprobs",
-    "merged",
-    "prompt_logprobs",
-]
-
 _LEAST = -9999.0
 """In place of minus infinity, which JSON lacks; vLLM's."""
 
@@ -354,7 +345,12 @@ class Choice:
     def _reason(self, reason: str) -> str:
         """A call that was asked for by name ends as a text does, as OpenAI has it."""
         named = self._parsed.form.tools.reads == "named"
-        if reason == "stop" and self._shaper is not None and self._shaper.called and not named:
+        if (
+            reason == "stop"
+            and self._shaper is not None
+            and self._shaper.calls_a_tool
+            and not named
+        ):
             return "tool_calls"
         return reason
 
@@ -380,7 +376,7 @@ def _shaper(parsed: Parsed, prompt: Prompt, tokenizer: Tokenizer) -> Shaper | No
     )
 
 
-async def merged(
+async def merge_pieces(
     choices: list[Choice], started: "asyncio.Queue[Choice]"
 ) -> AsyncGenerator[tuple[Choice, Piece], None]:
     """Pieces of all choices as they come; those in `started` are listened to. ClientGoneError."""

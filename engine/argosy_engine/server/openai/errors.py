@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from argosy_engine.core.limits import Refusal
 from argosy_engine.errors import EngineError
 
-__all__ = ["DRAINING_HEADER", "ApiError", "draining_error", "overloaded", "refused"]
-
 DRAINING_HEADER = "x-argosy-draining"  # tells the gateway: choose another pod
 _RETRY_AFTER_S = "1"
 
@@ -44,7 +42,7 @@ def overloaded(message: str) -> ApiError:
     return ApiError(429, message, "rate_limit_error", None, "queue_full", headers)
 
 
-def refused(refusal: Refusal, prompt_name: str) -> ApiError:
+def to_api_error(refusal: Refusal, prompt_name: str) -> ApiError:
     """The scheduler's refusal as a response; `prompt_name` is the member that holds the prompt."""
     match refusal.code:
         case "queue_full":

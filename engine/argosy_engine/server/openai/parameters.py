@@ -14,24 +14,6 @@ from typing import Any
 
 from argosy_engine.server.openai.errors import ApiError
 
-__all__ = [
-    "HONOURED",
-    "MOST_IDS",
-    "REFUSED",
-    "WITHOUT_EFFECT",
-    "Refused",
-    "bad",
-    "flag",
-    "ids",
-    "integer",
-    "limit_name",
-    "number",
-    "refuse_unsupported",
-    "texts",
-    "whole",
-    "wholes",
-]
-
 _LEAVE_OUT = "leave it out"
 _STRUCTURED = "write structured_outputs with json, regex, choice or grammar"
 

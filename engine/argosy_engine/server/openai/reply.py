@@ -16,12 +16,10 @@ from starlette.types import Message, Receive, Send
 from argosy_engine.core.request import Emission
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.openai.answer import DONE, Handover, Piece, TokenSink, error_event
-from argosy_engine.server.openai.choice import Choice, merged
-from argosy_engine.server.openai.errors import ApiError, refused
+from argosy_engine.server.openai.choice import Choice, merge_pieces
+from argosy_engine.server.openai.errors import ApiError, to_api_error
 from argosy_engine.server.openai.request import Parsed
 from argosy_engine.server.openai.resume import IDS_HEADER, RESUMED_HEADER, Asked, Sent, comment
-
-__all__ = ["Reply", "Unsent", "body", "send_now", "send_whole"]
 
 
 class Unsent:
@@ -124,7 +122,7 @@ class Reply:
     def _submit(self, choice: Choice) -> None:
         refusal = self._loop.submit(choice.request, choice.sink)
         if refusal is not None:
-            raise refused(refusal, self._parsed.prompt_name)
+            raise to_api_error(refusal, self._parsed.prompt_name)
         choice.submitted = True
         self._started.put_nowait(choice)
 
@@ -140,7 +138,7 @@ class Reply:
             async for piece in self._first.flow.pieces(self._first.sink):
                 yield self._first, self._note_end(self._first, piece)
             return
-        async with aclosing(merged(self._choices, self._started)) as pieces:
+        async with aclosing(merge_pieces(self._choices, self._started)) as pieces:
             async for choice, piece in pieces:
                 self._note_end(choice, piece)
                 if choice.shares_its_prompt:

@@ -32,22 +32,6 @@ from argosy_engine.server.openai.tool_calls import thinks_at_its_end
 from argosy_engine.server.openai.tools import NO_TOOLS, Tools, shown_tools, tools_of
 from argosy_engine.text.messages import TEXT_PARTS
 
-__all__ = [
-    "Parsed",
-    "Prompt",
-    "chat_text",
-    "check_model",
-    "detokenize",
-    "encode",
-    "parse_body",
-    "parse_chat",
-    "parse_completion",
-    "prompts_of",
-    "refuse_long_answer",
-    "refuse_vast",
-    "tokenize",
-]
-
 _CONTEXTS = 4
 _FEWEST_VAST = 16_384
 """A text is tokenised to be cut or counted up to four contexts, and always up to 16,384 tokens."""
@@ -91,7 +75,7 @@ def _prompt(
         _refuse_long(len(ids), max_model_len, param)
     if min(ids) < 0 or max(ids) >= tokenizer.vocab_size:
         raise bad(param, f"token ids are 0 … {tokenizer.vocab_size - 1}")
-    return Prompt(_cut(ids, most))
+    return Prompt(_truncate(ids, most))
 
 
 def refuse_long_answer(body: Mapping[str, Any], prompt: int, answer: int, context: int) -> None:
@@ -127,7 +111,7 @@ def encode(
         raise bad(param, "is empty: send at least one token")
     if most is None:
         _refuse_long(len(token_ids), max_model_len, param)
-    cut = _cut(token_ids, most)
+    cut = _truncate(token_ids, most)
     return Prompt(cut, text if len(cut) == len(token_ids) else None)
 
 
@@ -147,7 +131,7 @@ def _most_tokens(body: Mapping[str, Any], max_model_len: int) -> int | None:
     return max_model_len - 1 if most == -1 else most
 
 
-def _cut(token_ids: list[int], most: int | None) -> list[int]:
+def _truncate(token_ids: list[int], most: int | None) -> list[int]:
     return token_ids if most is None else token_ids[-most:]
 
 

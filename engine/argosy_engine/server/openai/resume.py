@@ -16,8 +16,6 @@ from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.server.openai.answer import HANDOVER_HEADER, TextFlow
 from argosy_engine.server.openai.parameters import bad
 
-__all__ = ["IDS_HEADER", "RESUMED_HEADER", "Asked", "Sent", "comment", "replay", "take_sent"]
-
 IDS_HEADER = "x-argosy-token-ids"
 """`1`: the caller wants the ids of the tokens in a comment of each event."""
 RESUMED_HEADER = "x-argosy-resumed"

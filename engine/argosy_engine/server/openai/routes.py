@@ -33,7 +33,7 @@ from argosy_engine.server import gateway_headers
 from argosy_engine.server.gateway_headers import NamedApp, candidates, plain_send
 from argosy_engine.server.openai.answer import Fragments, StopScanner, TextFlow
 from argosy_engine.server.openai.choice import Choice
-from argosy_engine.server.openai.errors import ApiError, draining_error, refused
+from argosy_engine.server.openai.errors import ApiError, draining_error, to_api_error
 from argosy_engine.server.openai.parameters import bad
 from argosy_engine.server.openai.reply import Reply, send_whole
 from argosy_engine.server.openai.request import (
@@ -51,8 +51,6 @@ from argosy_engine.server.proof import ProvenApp
 from argosy_engine.server.role import EngineRole
 from argosy_engine.text.grammar_process import GrammarProcess
 from argosy_engine.transfer.callers import Verifier
-
-__all__ = ["BEYOND", "OpenAiApi"]
 
 _NO_DECODE = "this engine generates text: serve such a model with another engine"
 
@@ -423,7 +421,7 @@ class OpenAiApi:
         scheduler = self._loop.scheduler
         refusal = refuse_shape(request, scheduler.max_model_len, scheduler.limits.vocab_size)
         if refusal is not None:
-            raise refused(refusal, job.parsed.prompt_name)
+            raise to_api_error(refusal, job.parsed.prompt_name)
         return request
 
     def _candidates(self, headers: dict[str, str]) -> tuple[str, ...]:

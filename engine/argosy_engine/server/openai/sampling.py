@@ -25,8 +25,6 @@ from argosy_engine.server.openai.parameters import (
 from argosy_engine.server.openai.tools import NO_TOOLS, Tools
 from argosy_engine.transfer.wire import MAX_SAMPLING_BYTES
 
-__all__ = ["MOST_CHOICES", "Form", "form_of", "sampling_of"]
-
 MOST_CHOICES = 128
 """Of one request: OpenAI's bound of n, here for all prompts together."""
 

@@ -24,8 +24,6 @@ from argosy_engine.server.openai.text_threads import while_connected
 from argosy_engine.text.grammar_process import GrammarProcess
 from argosy_engine.text.grammars import after_thought, compose
 
-__all__ = ["FREE", "PARTS", "VALUES", "Compiler", "Structure", "adapt", "structure_of"]
-
 PARTS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 """Members of a schema whose members have names of the client's and are schemas."""
 VALUES = {"const", "enum", "default", "examples"}

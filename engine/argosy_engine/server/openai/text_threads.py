@@ -17,8 +17,6 @@ from starlette.types import Receive
 from argosy_engine.errors import ClientGoneError
 from argosy_engine.server.openai.errors import ApiError, overloaded
 
-__all__ = ["SHORT_BYTES", "Bodies", "TextThreads", "long_bytes", "while_connected"]
-
 SHORT_BYTES = 64 << 10  # a body up to this is read and tokenised in some 20 ms
 _LONG_BYTES = 64 << 20  # shared by longer bodies; the pod holds weights and KV pool as well
 _LONG_BODIES = 8

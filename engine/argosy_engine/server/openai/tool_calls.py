@@ -14,8 +14,6 @@ import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-__all__ = ["PARSERS", "Delta", "NamedCall", "Shaper", "TextCalls", "called", "thinks_at_its_end"]
-
 _SPACE = " \t\r\n"
 _BETWEEN = _SPACE + "[],;"
 """What may stand between calls: white space, and the signs of the list that they are in."""
@@ -56,7 +54,7 @@ class Delta:
         return {"tool_calls": [call]}
 
 
-def called(deltas: list[Delta]) -> list[dict[str, object]]:
+def join_calls(deltas: list[Delta]) -> list[dict[str, object]]:
     """The calls of a whole message."""
     calls: dict[int, tuple[Delta, list[str]]] = {}
     for delta in deltas:
@@ -444,20 +442,20 @@ class Shaper:
         self._found: list[Delta] = []
 
     @property
-    def called(self) -> bool:
+    def calls_a_tool(self) -> bool:
         """A tool is called."""
         return self._calls is not None and self._calls.count > 0
 
     def push(self, text: str) -> list[dict[str, object]]:
         """Deltas of the chunks that this text makes."""
-        reasoning, text = self._reasoned(text)
+        reasoning, text = self._split_reasoning(text)
         deltas: list[dict[str, object]] = []
         if reasoning:
             self._reasoning.append(reasoning)
             deltas.append({"reasoning": reasoning})
         if not text:
             return deltas
-        return deltas + self._kept(
+        return deltas + self._record(
             [Delta(content=text)] if self._calls is None else self._calls.push(text)
         )
 
@@ -468,20 +466,20 @@ class Shaper:
             self._reasoning.append(held)
             return [{"reasoning": held}]
         if self._calls is None:
-            return self._kept([Delta(content=held)] if held else [])
-        return self._kept([*(self._calls.push(held) if held else []), *self._calls.finish()])
+            return self._record([Delta(content=held)] if held else [])
+        return self._record([*(self._calls.push(held) if held else []), *self._calls.finish()])
 
     def message(self) -> tuple[str | None, dict[str, object]]:
         """Content and further members of a whole message."""
         more: dict[str, object] = {}
         if self._reasoning:
             more["reasoning"] = "".join(self._reasoning)
-        if self.called:
-            more["tool_calls"] = called(self._found)
+        if self.calls_a_tool:
+            more["tool_calls"] = join_calls(self._found)
         content = "".join(self._content)
-        return (None if self.called and not content else content), more
+        return (None if self.calls_a_tool and not content else content), more
 
-    def _kept(self, deltas: list[Delta]) -> list[dict[str, object]]:
+    def _record(self, deltas: list[Delta]) -> list[dict[str, object]]:
         deltas = [
             delta
             for delta in deltas
@@ -491,7 +489,7 @@ class Shaper:
         self._content += [delta.content for delta in deltas if not delta.calls]
         return [delta.to_json() for delta in deltas]
 
-    def _reasoned(self, text: str) -> tuple[str, str]:
+    def _split_reasoning(self, text: str) -> tuple[str, str]:
         """(reasoning, the rest)"""
         if self._thinks is False:
             return "", self._content_of(text)

@@ -15,8 +15,6 @@ from argosy_engine.server.openai.structure import (
     structure_of,
 )
 
-__all__ = ["NO_TOOLS", "Tools", "shown_tools", "tools_of"]
-
 _MOST_TOOLS = 128
 
 

@@ -20,8 +20,6 @@ from argosy import logs
 from argosy_engine.errors import LoadError
 from argosy_engine.runtime.torch.ranks.processes import Hello
 
-__all__ = ["main"]
-
 log = logging.getLogger("argosy_engine.rank")
 
 

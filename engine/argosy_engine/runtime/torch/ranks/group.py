@@ -17,8 +17,6 @@ from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.ranks.processes import Kind, Ranks, pack_step
 
-__all__ = ["LeadingTrunk", "RankGroup", "listen"]
-
 _PATIENCE = timedelta(minutes=30)
 """How long a rank waits for the others, such as for one that reads its weights more slowly. A rank
 that has died is noticed at once, by its socket."""

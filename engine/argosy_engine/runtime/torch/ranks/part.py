@@ -12,8 +12,6 @@ from argosy_engine.runtime.torch.ranks.group import RankGroup
 from argosy_engine.runtime.torch.ranks.processes import Hello, Kind, copies_of, receive, step_of
 from argosy_engine.runtime.torch.sources import TrunkSource, device_of, load_model
 
-__all__ = ["follow"]
-
 
 def follow(sock: socket.socket, hello: Hello) -> None:
     """Load this rank's part and do what the frames say, until rank 0 ends. LoadError."""

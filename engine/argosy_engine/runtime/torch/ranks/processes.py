@@ -30,21 +30,6 @@ from argosy_engine.core.step import Copies, FlatBatch
 from argosy_engine.errors import EngineError, LoadError, RankLostError
 from argosy_engine.runtime.machine import allowed_threads
 
-__all__ = [
-    "PROGRAM",
-    "Frame",
-    "Hello",
-    "Kind",
-    "Ranks",
-    "copies_of",
-    "for_ranks",
-    "pack_copies",
-    "pack_step",
-    "receive",
-    "send",
-    "step_of",
-]
-
 Numbers = npt.NDArray[np.int32]
 
 _HEAD = 8  # bytes
