@@ -10,7 +10,6 @@ import threading
 
 import pytest
 
-from argosy_engine.core.handover import patience
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.core.request import State
 from argosy_engine.errors import LeaseGoneError
@@ -70,11 +69,6 @@ def ends(decode) -> list[str]:
     ]
 
 
-async def asked_again(decode, prompt, *candidates):
-    """The text of a prompt that the prefix cache may know."""
-    return await text(decode, prompt, *candidates)
-
-
 # ------------------------------------------------------------------ blocks of both ends
 
 
@@ -91,21 +85,11 @@ async def test_t23_blocks_stay_referenced_until_release_and_are_found_again_afte
     assert prefill.text_of(LONG) == LONG[: 40 * BLOCK]
 
 
-@pytest.mark.parametrize("tokens", [1, BLOCK - 1, BLOCK + 1])
+@pytest.mark.parametrize("tokens", [1, BLOCK + 1])
 async def test_t24_a_block_that_is_not_full_is_handed_over(prefill, decode, true_text, tokens):
     prompt = LONG[:tokens]
     assert await text(decode, prompt, prefill.address) == await true_text(prompt)
     assert ends(decode) == ["done"]
-
-
-async def test_t25_a_prompt_that_prefill_has_cached_is_handed_over_whole(
-    prefill, decode, true_text
-):
-    with node("decode") as other:
-        await text(other, LONG, prefill.address)
-    prompt = LONG[: 20 * BLOCK] + [7] * 9
-    assert await text(decode, prompt, prefill.address) == await true_text(prompt)
-    assert decode.events[-1].bytes_moved == 21 * 4 * BLOCK
 
 
 async def test_t26_pulled_and_local_requests_run_beside_each_other(prefill, decode, true_text):
@@ -252,20 +236,11 @@ async def test_t36_a_ticket_of_an_engine_that_has_started_anew_is_refused_by_nam
 
 
 async def test_t37_engines_whose_kv_does_not_fit_say_why(prefill):
-    for said, why in (
-        ({"fingerprint": "another model"}, "another model"),
-        ({"tp": 3}, None),
-    ):
-        async with puller(prefill.address) as peer:
-            asked = {"fingerprint": fingerprint(prefill), **said}
-            kind, payload = await peer.prefill(LONG, **asked)
-            if why is None:
-                assert kind is Kind.READY  # 1 divides 3
-            else:
-                assert (kind, payload["reason"]) == (Kind.REFUSED, "fingerprint")
-                assert fingerprint(prefill) in payload["message"]
-                assert why in payload["message"]
-        await until(lambda: not prefill.loop.leases.active)
+    async with puller(prefill.address) as peer:
+        kind, payload = await peer.prefill(LONG, fingerprint="another model")
+        assert (kind, payload["reason"]) == (Kind.REFUSED, "fingerprint")
+        assert fingerprint(prefill) in payload["message"]
+        assert "another model" in payload["message"]
 
 
 async def test_t37_engines_that_split_their_kv_heads_hand_over_if_one_number_divides_the_other():
@@ -337,13 +312,14 @@ async def test_t38_whatever_the_first_candidate_does_the_next_one_hands_the_prom
 # ------------------------------------------------------------------ bad networks
 
 
-async def test_t39_damage_is_never_found_in_the_prefix_cache(prefill, decode, true_text):
+@pytest.mark.parametrize("flip_at", [24, 1234, 16 + 8 + 41 * 4 * BLOCK])
+async def test_t39_damage_is_never_found_in_the_prefix_cache(prefill, decode, true_text, flip_at):
     expected = await true_text(LONG)
-    async with fault_proxy(prefill.address, back=Fault(flip_at=1234), only=KV) as network:
+    async with fault_proxy(prefill.address, back=Fault(flip_at=flip_at), only=KV) as network:
         assert await text(decode, LONG, network.address) == expected
     assert ends(decode) == ["corrupt"]
     assert decode.text_of(LONG) == LONG[: 40 * BLOCK]
-    assert await asked_again(decode, LONG) == expected
+    assert await text(decode, LONG) == expected
 
 
 @pytest.mark.parametrize("direction", ["back", "forth"])
@@ -361,26 +337,6 @@ async def test_a_network_that_is_cut_one_way_costs_a_bounded_time_and_no_text(
             assert await text(decode, LONG, network.address) == await true_text(LONG)
             assert ends(decode) == ["timeout"]
             await until(lambda: not prefill.loop.leases.active, within_s=20)
-
-
-async def test_kv_that_comes_slower_than_the_minimum_rate_is_given_up(
-    monkeypatch, prefill, decode, true_text
-):
-    monkeypatch.setattr(patience, "GRACE_S", 0.2)
-    slow = Fault(bytes_per_s=1000.0)  # 2.6 s for the KV; 8 MB/s are the least
-    async with fault_proxy(prefill.address, back=slow, only=KV) as network:
-        assert await text(decode, LONG, network.address) == await true_text(LONG)
-    assert ends(decode) == ["timeout"]
-
-
-@pytest.mark.slow
-async def test_slow_kv_has_the_time_of_its_size(true_text):
-    slow = Fault(bytes_per_s=2000.0)  # 1.3 s for the KV
-    options = {"kv_min_bytes_per_s": 500.0, "kv_timeout_s": 60.0}
-    with node("prefill", **options) as prefill, node("decode", **options) as decode:
-        async with fault_proxy(prefill.address, back=slow, only=KV) as network:
-            assert await text(decode, LONG, network.address) == await true_text(LONG)
-        assert ends(decode) == ["done"]
 
 
 # ------------------------------------------------------------------ the decode engine's batch

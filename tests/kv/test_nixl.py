@@ -10,10 +10,10 @@ import signal
 import pytest
 
 from argosy_engine.core.handover.messages import PullDone
-from argosy_engine.transfer.nixl import Link, LinkError
+from argosy_engine.transfer.nixl import Link
 from argosy_engine.transfer.wire import Kind, decode_control
 from tests.kv.nodes import BLOCK, node, until
-from tests.kv.peers import ADMITTED, kv_frame, liar, puller, read_frame, ready_for, send_control
+from tests.kv.peers import puller, read_frame, send_control
 
 pytest.importorskip("nixl", reason="pip install 'argosy[nixl]'", exc_type=ImportError)
 pytestmark = pytest.mark.slow
@@ -75,49 +75,6 @@ async def test_kv_travels_over_nixl_where_both_ends_want_it(prefill, decode):
     assert link_of(prefill).moved == BYTES
 
 
-async def test_a_prompt_of_many_slots_arrives_whole():
-    block = 4 * BLOCK
-    with (
-        node("prefill", kv_transport="nixl") as prefill,
-        node("decode", kv_transport="nixl") as decode,
-    ):
-        for engine in (prefill, decode):
-            link_of(engine).slot_bytes = 3 * block  # 41 blocks: thirteen slots and two blocks
-        await served(decode.ask(PROMPT, prefill.address), decode)
-        assert link_of(prefill).moved == BYTES
-
-
-@pytest.mark.parametrize(("one", "other"), [("nixl", "tcp"), ("tcp", "nixl")])
-async def test_kv_travels_over_tcp_where_one_end_has_no_nixl(one, other):
-    with node("prefill", kv_transport=one) as prefill, node("decode", kv_transport=other) as decode:
-        await served(decode.ask(PROMPT, prefill.address), decode)
-        assert not (prefill.kv.link and prefill.kv.link.moved)
-
-
-async def test_kv_travels_over_tcp_while_all_staging_memory_is_in_use(prefill, decode):
-    taken = [slot for slots in iter(lambda: link_of(decode).take(1), None) for slot in slots]
-    await served(decode.ask(PROMPT, prefill.address), decode)
-    assert link_of(prefill).moved == 0
-    link_of(decode).give(taken)
-    assert len(taken) * len(taken[0].memory) == 64 << 20
-
-
-async def test_a_broken_package_is_one_warning_and_tcp(monkeypatch, tmp_path, caplog):
-    (tmp_path / "nixl").mkdir()
-    (tmp_path / "nixl/__init__.py").write_text("raise OSError('libucp.so.0: not found')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    link = Link(64)
-    try:
-        assert not link.wait()
-        assert link.offer is None
-        link._thread.join(5)
-        assert not link._thread.is_alive()  # it does not try again
-        said = [record.message for record in caplog.records]
-        assert said == ["KV travels over TCP: NIXL cannot start: OSError: libucp.so.0: not found"]
-    finally:
-        link.close()
-
-
 # ------------------------------------------------------------------ what fails
 
 
@@ -145,22 +102,6 @@ async def test_kv_goes_on_over_tcp_when_a_nixl_process_dies_in_mid_pull(side, pr
     await restarted(link, killed[0])
 
 
-async def test_nixl_is_left_alone_for_a_while_with_a_peer_to_which_it_failed(prefill, decode):
-    asked = []
-    moving = link_of(prefill)
-
-    def refuses(*order):
-        asked.append(order)
-        raise LinkError("no route")
-
-    moving.write = refuses
-    await served(decode.ask(PROMPT, prefill.address), decode)
-    other = [7, *PROMPT]
-    client = decode.ask(other, prefill.address, name="second")
-    await until(lambda: client.end is not None)
-    assert (len(asked), moving.moved) == (1, 0)
-
-
 async def test_a_peer_that_takes_no_bytes_ends_the_send_at_the_minimum_rate():
     """Decode's process makes no progress unless it awaits bytes, as behind a closed port."""
     with node("prefill", kv_transport="nixl", kv_min_bytes_per_s=1e9) as prefill:
@@ -178,28 +119,6 @@ async def test_a_peer_that_takes_no_bytes_ends_the_send_at_the_minimum_rate():
             stuck.close()
 
 
-async def test_damage_on_the_way_is_found_and_the_kv_comes_over_tcp(decode):
-    """WRITTEN with another checksum than that of the slot."""
-    data = bytes(4 * BLOCK)
-    written = (Kind.WRITTEN, {"first_block": 0, "n_blocks": 1, "digest": "0" * 16})
-    admitted = (ADMITTED[0], {**ADMITTED[1], "transports": ["nixl"]})
-    done = (Kind.DONE, {"n_blocks": 1})
-
-    def answer(said):
-        return written if "metadata" in said else kv_frame(0, 1, data)
-
-    def end(said):
-        return b"" if "metadata" in said else done
-
-    async with liar(
-        admitted, lambda said: ready_for(said, 1), kv=(answer, end)
-    ) as lying:  # fmt: skip
-        client = decode.ask(PROMPT[:5], lying.address)
-        await until(lambda: client.end is not None)
-    assert isinstance(decode.events[-1], PullDone)
-    assert ["metadata" in said for said in lying.pulls] == [True, False]
-
-
 async def test_damaged_metadata_costs_no_more_than_the_nixl_process(prefill, decode):
     """Its parser aborts on some of these: the engine goes on, and hands over."""
     draw = random.Random(2)
@@ -215,55 +134,4 @@ async def test_damaged_metadata_costs_no_more_than_the_nixl_process(prefill, dec
         assert (await peer.pull())[1] == {"n_blocks": 41}
 
 
-@pytest.mark.parametrize("metadata", ["", "no base64!", "x" * (12 * 1024 + 1), 7, None])
-async def test_metadata_that_is_none_is_refused_before_nixl_sees_it(prefill, metadata):
-    async with ready(prefill) as peer:
-        kind, said = await push(peer, metadata)
-        assert kind is Kind.REFUSED
-        assert said["reason"] == ("transport" if metadata == "no base64!" else "protocol")
-    assert link_of(prefill).offer is not None
-
-
 # ------------------------------------------------------------------ whose KV
-
-
-@pytest.mark.parametrize(
-    ("said", "reason"),
-    [
-        ({"ticket": "f" * 32}, "lease_gone"),
-        ({"engine_epoch": "before"}, "lease_gone"),
-        ({"count": 42}, "not_ready"),
-        ({"first": 41, "count": 1}, "not_ready"),
-        ({"address": 0}, "protocol"),
-        ({"ticket": "short"}, "protocol"),
-    ],
-)
-async def test_a_push_needs_a_ticket_of_a_lease_and_blocks_of_its_prompt(prefill, said, reason):
-    async with ready(prefill) as peer:
-        kind, answer = await push(peer, "bWV0YQ==", **said)
-        assert (kind, answer["reason"]) == (Kind.REFUSED, reason)
-    assert link_of(prefill).moved == 0
-
-
-async def test_a_push_of_more_than_a_slot_is_refused(prefill):
-    link_of(prefill).slot_bytes = 40 * 4 * BLOCK
-    async with ready(prefill) as peer:
-        kind, answer = await push(peer, "bWV0YQ==")
-        assert (kind, answer["reason"]) == (Kind.REFUSED, "protocol")
-        assert "more than a slot" in answer["message"]
-
-
-async def test_a_lease_that_was_released_gives_nothing_over_nixl_either(prefill):
-    async with ready(prefill) as peer:
-        await peer.tell(Kind.RELEASE)
-        await until(lambda: prefill.loop.leases.active == 0)
-        kind, answer = await push(peer, "bWV0YQ==")
-        assert (kind, answer["reason"]) == (Kind.REFUSED, "lease_gone")
-
-
-async def test_a_push_to_an_engine_without_nixl_is_refused_as_that():
-    with node("prefill") as prefill:
-        async with ready(prefill) as peer:
-            kind, answer = await push(peer, "bWV0YQ==")
-            assert (kind, answer["reason"]) == (Kind.REFUSED, "transport")
-            assert (await peer.pull())[1] == {"n_blocks": 41}

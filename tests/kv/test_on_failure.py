@@ -45,17 +45,15 @@ def test_decode_serves_alone_as_the_option_says(failed, served_by):
     assert served == served_by
 
 
-@pytest.mark.parametrize("mode", ["recompute", "fail", "colocated"])
 @pytest.mark.parametrize(
     ("message", "told"),
     [
         ("10.0.0.1:8002: invalid: token ids", "token ids"),
-        ("10.0.0.1:8002: invalid: field invalid: 5", "field invalid: 5"),
         ("token ids", "token ids"),
     ],
 )
-def test_a_fault_of_the_client_is_told_without_the_engines_address(mode, message, told):
-    refusal = after_failure(failure("invalid", reason="invalid", message=message), mode)
+def test_a_fault_of_the_client_is_told_without_the_engines_address(message, told):
+    refusal = after_failure(failure("invalid", reason="invalid", message=message), "recompute")
     assert (refusal.code, refusal.message) == ("invalid", told)
 
 
@@ -72,34 +70,8 @@ async def test_t38_fail_answers_that_it_failed_and_names_each_candidate_with_its
     assert decode.scheduler.pool.used == 0
 
 
-async def test_a_candidate_that_failed_before_the_one_that_computed_is_named():
+async def test_a_request_that_no_frame_holds_is_the_clients_fault_and_no_engine_is_asked():
     with node("prefill") as prefill, node("decode", kv_on_failure="fail") as decode:
-        gone = nobody()
-        client = decode.ask(PROMPT, gone, prefill.address)
-        await until(lambda: client.end is not None)
-    assert (len(client.ids), client.end) == (3, "length")
-    assert client.failed_prefills == ((gone, "connect"),)
-
-
-async def test_colocated_serves_while_the_prefill_role_is_gone():
-    with node("decode", kv_on_failure="colocated") as decode:
-        client = decode.ask(PROMPT, nobody())
-        await until(lambda: client.end is not None)
-    assert (len(client.ids), client.end) == (3, "length")
-    assert decode.metric("argosy_local_prefill_fallback_total") == 1
-
-
-async def test_colocated_fails_a_request_that_a_busy_prefill_engine_refused():
-    with node("decode", kv_on_failure="colocated") as decode:
-        async with liar(BUSY) as busy:
-            client = decode.ask(PROMPT, busy.address)
-            await until(lambda: client.end is not None)
-    assert client.code == "kv_transfer_failed"
-
-
-@pytest.mark.parametrize("mode", ["recompute", "fail"])
-async def test_a_request_that_no_frame_holds_is_the_clients_fault_and_no_engine_is_asked(mode):
-    with node("prefill") as prefill, node("decode", kv_on_failure=mode) as decode:
         client = decode.ask(PROMPT, prefill.address, bad_words=((7,),) * 300_000)
         await until(lambda: client.end is not None)
         assert (client.end, client.code) == ("error", "invalid")

@@ -1,10 +1,8 @@
 """How prefill sends blocks: in which frames, in what time, and to peers that do not read."""
 
 import asyncio
-import socket
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -26,17 +24,6 @@ STUCK = 48 << 20
 def prefill():
     with node("prefill") as started:
         yield started
-
-
-class Clock:
-    """Time goes on by half a second each time that somebody looks."""
-
-    def __init__(self):
-        self.now_s = 1000.0
-
-    def monotonic(self):
-        self.now_s += 0.5
-        return self.now_s
 
 
 class Lease:
@@ -155,41 +142,6 @@ async def test_simulated_kv_takes_the_time_of_its_size_and_is_counted_with_it():
     assert 0.2 <= sent["seconds"] <= took_s + 1
 
 
-async def test_all_that_goes_over_a_connection_is_counted_once_when_it_ends():
-    lease = Lease()
-    async with Connection(sender(lease, wire_block_bytes=8)) as connection:
-        began = time.monotonic()
-        serving = connection.serve(pull(0, 2))
-        await runs(connection.peer)
-        asked = {"ticket": TICKET, "engine_epoch": "e", "first_block": 2, "n_blocks": 3}
-        connection.to_sender.write(sending.encode_control(Kind.PULL, asked))
-        assert (await runs(connection.peer))[0] == [(RunHead(2, 3), b"\2\3\4")]
-        assert lease.observed == []
-        connection.to_sender.close()
-        with pytest.raises(EOFError):
-            await serving
-    (sent,) = lease.observed
-    assert sent["bytes_moved"] == 500
-    assert 0 < sent["seconds"] < time.monotonic() - began
-
-
-async def test_a_connection_that_asked_in_vain_is_not_counted():
-    lease = Lease()
-    async with Connection(sender(lease, wire_block_bytes=8)) as connection:
-        with pytest.raises(sending.NotReadyError, match="up to 6 were asked for; 5 are ready"):
-            await connection.serve(pull(2, 4))
-    assert (lease.observed, lease.pins) == ([], 0)
-
-
-async def test_a_peer_that_asks_for_nothing_more_is_left_when_its_time_is_over():
-    async with Connection(sender(Lease(), wire_block_bytes=8)) as connection:
-        connection.sends._idle_s = 0.1
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(20) as patience:
-                await connection.serve(pull(0, 1))
-        assert not patience.expired()
-
-
 async def test_after_the_kv_only_a_next_range_may_be_asked_for(prefill):
     async with puller(prefill.address) as peer:
         await peer.prefill(PROMPT, prefill.runner.kv_layout().fingerprint)
@@ -204,41 +156,6 @@ async def test_after_the_kv_only_a_next_range_may_be_asked_for(prefill):
 
 
 # ------------------------------------------------------------------ peers that do not read
-
-
-def test_bytes_go_in_their_order_through_a_connection_that_takes_few_at_once():
-    buffers = [b"", b"a" * 70_000, memoryview(b"b" * 300_000), b"c"]
-    ours, theirs = socket.socketpair()
-    with ours, theirs, ThreadPoolExecutor(1) as threads:
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-        received = threads.submit(read_all, theirs)
-        sending._send_all(ours, buffers, time.monotonic() + 60)
-        ours.shutdown(socket.SHUT_WR)
-        assert received.result(60) == b"".join(buffers)
-
-
-def read_all(sock):
-    data = b""
-    while part := sock.recv(1 << 14):
-        data += part
-    return data
-
-
-def test_a_peer_that_reads_nothing_has_the_time_that_is_left():
-    ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(TimeoutError, match="timed out"):
-        sending._send_all(ours, [bytes(STUCK)], time.monotonic() + 0.2)
-
-
-def test_a_send_begins_as_long_as_time_is_left(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(sending, "time", clock)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        sending._send_all(ours, [b"a"], clock.now_s + 1.5)
-        with pytest.raises(TimeoutError, match="the peer reads slower than the minimum rate"):
-            sending._send_all(ours, [b"b"], clock.now_s + 0.5)
-        assert theirs.recv(10) == b"a"
 
 
 async def test_an_engine_that_ends_does_not_wait_for_a_peer_that_does_not_read():

@@ -8,9 +8,7 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 from argosy_engine.transfer import service
 from argosy_engine.transfer.nixl import has_adapter
-from argosy_engine.transfer.wire import Kind
-from tests.kv.nodes import BLOCK, TextRunner, node, until
-from tests.kv.peers import puller
+from tests.kv.nodes import BLOCK, TextRunner, node
 
 PROMPT = list(range(100, 100 + 4 * BLOCK + 5))
 MISSING = "NIXL is not installed (pip install 'argosy[nixl]')"
@@ -49,12 +47,6 @@ def test_tcp_is_tcp_whatever_there_is():
     assert link_of("tcp", encrypted=True) is None
 
 
-@pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize("transport", ["auto", "nixl"])
-def test_an_engine_that_computes_no_kv_has_none_to_move(transport):
-    assert link_of(transport, wire_block_bytes=0) is None
-
-
 def test_auto_is_tcp_without_an_adapter_because_nixl_is_slower_there(machine, tmp_path, caplog):
     assert not has_adapter(tmp_path)
     (tmp_path / "uverbs0").touch()
@@ -67,14 +59,6 @@ def test_auto_is_tcp_without_an_adapter_because_nixl_is_slower_there(machine, tm
 
 
 @pytest.mark.parametrize(("encrypted", "why"), [(False, MISSING), (True, ENCRYPTED)])
-def test_auto_says_once_why_it_is_tcp(machine, caplog, encrypted, why):
-    machine.setattr(service, "installed", lambda: False)
-    with caplog.at_level("INFO"):
-        assert link_of("auto", encrypted=encrypted) is None
-    assert [r.message for r in caplog.records] == [f"KV travels over TCP: {why}"]
-
-
-@pytest.mark.parametrize(("encrypted", "why"), [(False, MISSING), (True, ENCRYPTED)])
 def test_an_engine_that_must_use_nixl_does_not_start_where_it_cannot(machine, encrypted, why):
     machine.setattr(service, "installed", lambda: False)
     with pytest.raises(LoadError) as error:
@@ -84,58 +68,6 @@ def test_an_engine_that_must_use_nixl_does_not_start_where_it_cannot(machine, en
 
 
 # ------------------------------------------------------------------ the service
-
-
-async def test_pulls_that_have_ended_are_forgotten():
-    with node("prefill") as prefill, node("decode") as decode:
-        for name in ("first", "second"):
-            client = decode.ask([ord(name[0]), *PROMPT], prefill.address, name=name)
-            await until(lambda client=client: client.end is not None)
-        await until(lambda: decode.kv._pulls == {})
-
-
-@pytest.mark.parametrize(
-    ("said", "reason", "message"),
-    [
-        (
-            {"fingerprint": "another"},
-            "fingerprint",
-            "the KV layouts differ: here {}, there 'another'",
-        ),
-        (
-            {"tp": 3},
-            "fingerprint",
-            "prefill splits its KV heads over 2 ranks and decode over 3: use sizes of which one "
-            "divides the other",
-        ),
-        (
-            {"prompt": [7] * 2049},
-            "context_length_exceeded",
-            "this model's context is 2048 tokens; the prompt has 2049",
-        ),
-    ],
-)
-async def test_a_prompt_that_does_not_fit_is_refused_with_what_differs(said, reason, message):
-    with node("prefill", tensor_parallel_size=2) as prefill:
-        ours = prefill.runner.kv_layout().fingerprint
-        async with puller(prefill.address) as peer:
-            asked = {"prompt": PROMPT, "fingerprint": ours, **said}
-            kind, payload = await peer.prefill(**asked)
-    assert (kind, payload["reason"]) == (Kind.REFUSED, reason)
-    assert payload["message"] == message.format(repr(ours))
-
-
-def test_a_connection_for_kv_may_be_idle_for_two_lease_times():
-    with node("prefill", lease_s=7.0) as prefill:
-        assert prefill.kv._server._sender._idle_s == 14.0
-
-
-async def test_to_cancel_a_pull_that_is_none_costs_nothing():
-    with node("prefill") as prefill, node("decode") as decode:
-        decode.kv.cancel_pull("nobody", 0)
-        client = decode.ask(PROMPT, prefill.address)
-        await until(lambda: client.end is not None)
-        assert client.end == "length"
 
 
 @pytest.mark.parametrize(

@@ -64,19 +64,6 @@ def test_one_damaged_bit_of_a_frame_is_noticed_before_its_payload_is_used(whole,
         payload_of(bytes(damaged))
 
 
-@given(st.integers(0, 1000), st.integers(0, 8 * wire.HEADER_BYTES - 1))
-def test_one_damaged_bit_in_the_head_of_a_kv_frame_is_noticed_at_once(size, bit):
-    """The rest of the frame has a digest."""
-    header, _ = wire.encode_run_head(0, 1, size)
-    damaged = bytearray(header)
-    damaged[bit // 8] ^= 1 << bit % 8
-    if bit in FLAGS:
-        assert wire.decode_header(bytes(damaged)) == wire.decode_header(header)
-        return
-    with pytest.raises(wire.WireError):
-        wire.decode_header(bytes(damaged)).whole(b"")
-
-
 @pytest.mark.parametrize("version", [1, 2, 3, 5, 255])
 def test_a_frame_of_another_release_is_told_apart_from_damage(version):
     head = bytearray(wire.encode_control(wire.Kind.RELEASE, {})[: wire.HEADER_BYTES])
@@ -105,14 +92,6 @@ def test_a_hostile_payload_ends_in_a_wire_error_or_an_object(data):
             decode(data)
         except wire.WireError:
             continue
-
-
-@given(st.lists(st.integers(0, 2**32 - 1)))
-def test_tokens_come_back_as_they_were(token_ids):
-    data = wire.encode_tokens(token_ids)
-    frame = wire.decode_header(data[: wire.HEADER_BYTES])
-    assert frame == wire.Frame(wire.Kind.TOKENS, 4 * len(token_ids))
-    assert wire.decode_tokens(data[wire.HEADER_BYTES :]) == tuple(token_ids)
 
 
 def test_frames_above_the_limit_are_refused_before_they_are_sent(monkeypatch):
