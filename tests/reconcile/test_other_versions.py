@@ -98,45 +98,6 @@ def serving(world: World) -> int:
     return int((world.fleet()["status"]["roles"]["colocated"])["ready"])
 
 
-def stricter(spec: dict[str, Any]) -> None:
-    """What `FLEET` breaks: a closed list, a rule on one section, and one on the whole spec, which
-    fleets may go on breaking that broke it before."""
-    spec["properties"]["model"]["properties"]["uri"]["enum"] = ["sim://another"]
-    own = {"rule": "!has(self.replicas) || self.replicas >= 2", "message": "write replicas: 2"}
-    spec["properties"]["routing"].setdefault(RULES, []).append(own)
-    rule = "{0}.mode == 'disaggregated' || {0}.routing.replicas >= 2"
-    now, then = rule.format("self"), rule.format("oldSelf.value()")
-    later = {
-        "rule": f"({now}) || (oldSelf.hasValue() && !({then}))",
-        "message": "a colocated fleet has two gateways: write routing.replicas: 2",
-        "optionalOldSelf": True,
-    }
-    spec[RULES] = [*spec[RULES], later]
-
-
-def test_a_fleet_that_breaks_a_later_rule_takes_status_edits_and_its_end(running: World) -> None:
-    with crd(running) as put:
-        put(version(running, stricter))
-
-        said = until(running, "new fleets are refused", lambda: refusal(running))
-        assert "Unsupported value" in said
-        said = refusal(running, model={"uri": "sim://another"})
-        assert "write replicas: 2" in said
-        assert "a colocated fleet has two gateways" in said
-        running.patch(roles=TWO)  # an edit of something else
-        until(
-            running, "the operator serves it and writes status", lambda: serving(running) == 2, 40
-        )
-        assert running.condition("Stalled")["status"] == "False"
-        held: dict[str, Any] = {"metadata": {"finalizers": ["example.com/hold"]}}
-        merge(running, path(running, OLD, "chat"), held)
-        running.kubectl("delete", "sd", "chat", "--wait=false")
-        assert "deletionTimestamp" in running.fleet()["metadata"]
-        merge(running, path(running, OLD, "chat"), {"metadata": {"finalizers": None}})
-        gone = lambda: running.get("servingdeployments", "chat") is None  # noqa: E731
-        until(running, "the fleet is gone", gone)
-
-
 def looser(spec: dict[str, Any]) -> None:
     """Before there were rules between fields."""
     del spec[RULES]

@@ -12,9 +12,31 @@ from argosy_operator.core.snapshot import names
 from local.demo.kube import await_answer
 from tests.e2e.installed import traffic
 from tests.reconcile.conftest import FLEET
-from tests.reconcile.test_account import pods, replaced
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
+
+
+def pods(world, role):
+    """Pods of a role that are not being deleted: uid → name and whether it is ready."""
+    found = world.kube.get(
+        f"/api/v1/namespaces/{world.namespace}/pods", labelSelector=f"{names.ROLE}={role}"
+    )
+    return {
+        pod["metadata"]["uid"]: (pod["metadata"]["name"], _ready(pod))
+        for pod in found["items"]
+        if "deletionTimestamp" not in pod["metadata"]
+    }
+
+
+def _ready(pod):
+    conditions = pod["status"].get("conditions", ())
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def replaced(world, role, before):
+    """Two ready pods of the role, none of them one of `before`."""
+    now = pods(world, role)
+    return len(now) == 2 and all(ready for _, ready in now.values()) and not before & set(now)
 
 
 def test_a_marked_pod_goes_after_another_one_serves_and_no_request_is_lost(world, cluster):

@@ -10,7 +10,7 @@ from argosy_operator.core.snapshot.actions import HastenDrain, TakeWorkAgain
 from argosy_operator.core.snapshot.pods import Load
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.shell.execute import execute
-from argosy_operator.shell.gather import _loads
+from argosy_operator.shell.gather import _ask_engines
 from tests.core.steps.test_victims import pod
 from tests.support.model import fleet
 from tests.support.virtual import run
@@ -80,7 +80,7 @@ def test_pods_that_are_away_in_thousands_are_asked_in_turn() -> None:
             if len(set(engines.asked)) == len(pods) and answered:
                 break
             began = loop.time()
-            loads = await _loads(engines, fleet(), pods, LoopMemory())  # type: ignore[arg-type]
+            loads = await _ask_engines(engines, fleet(), pods, LoopMemory())  # type: ignore[arg-type]
             assert loop.time() - began < ROUND_S
             assert set(loads) == {p.uid for p in pods}
             assert engines.most_at_once <= 32
