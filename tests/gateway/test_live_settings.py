@@ -2,17 +2,18 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 
 import pytest
 
-from argosy_gateway.cli import _follow
+from argosy_gateway.cli import parse
 from argosy_gateway.config import Limits, Slo, SloClass
 from argosy_gateway.options import KEY, Settings
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.watch import WatchTimes, follow_settings
 from argosy_gateway.relay.verdicts import Ending, Outcome
-from argosy_gateway.server.admin import why_unready
+from argosy_gateway.server.admin import admin_app, why_unready
 from argosy_gateway.server.app import api_app
 from tests.gateway.server.asked import asked, gateway_of
 
@@ -31,6 +32,26 @@ def started(**settings):
 
 def sample(gateway, name, **labels):
     return gateway.metrics.registry.get_sample_value(name, labels)
+
+
+def test_words_of_the_object_mean_what_they_mean_on_the_command_line():
+    words = [
+        *WORDS,
+        *("--served-name", "n", "--strategy", "kvAware", "--max-queue", "7", "--queue", "deadline"),
+        *("--queue-timeout-s", "2.5", "--wake-timeout-s", "60", "--first-token", "within-target"),
+        *("--shed-ttft-factor", "1.5", "--max-body-bytes", "9000", "--drain-timeout-s", "90"),
+        *("--drain-mode", "migrate", "--engine-max-num-seqs", "64", "--slo-class=batch:9000:200:5"),
+    ]
+    whole = ["run", "--fleet", "f", "--namespace", "n", "--port", "81"]
+    gateway = gateway_of(served_names=())
+    gateway.config = parse([*whole, "--settings", "f-gateway"])
+    take = Settings(gateway)
+    take(data(*words))
+    by_flags = parse([*whole, *words])
+    assert gateway.config.settings_name == "f-gateway"
+    for name in by_flags.__dataclass_fields__:
+        if name != "settings_name":
+            assert getattr(gateway.config, name) == getattr(by_flags, name), name
 
 
 def test_a_gateway_is_unready_and_answers_503_until_it_has_read_its_settings():
@@ -90,6 +111,32 @@ def test_settings_that_are_wrong_or_gone_leave_the_last_good_ones_and_a_metric_s
     take(data(*WORDS, "--max-queue", "9"))
     assert gateway.config.max_queue == 9
     assert sample(gateway, "argosy_gateway_settings_stale") == 0
+
+
+async def said(gateway):
+    """What /load says of the settings; None if nothing."""
+    answer = await asked(admin_app(gateway), "/load")
+    return json.loads(answer.body).get("settings")
+
+
+def digest(found):
+    return hashlib.sha256(found[KEY].encode()).hexdigest()[:16]
+
+
+async def test_load_says_why_settings_are_refused_until_usable_ones_come():
+    gateway, take = started()
+    good, wrong = data(*WORDS), data(*WORDS, "--max-queue", "0")
+    take(good)
+    take(wrong)
+    why = "--max-queue must be at least 1"
+    assert await said(gateway) == {"digest": digest(wrong), "refused": why}
+    take(None)
+    assert await said(gateway) == {"digest": "", "refused": "there is no ConfigMap f-gateway"}
+    take({"other": "[]"})
+    why = f"ConfigMap f-gateway has no {KEY}"
+    assert await said(gateway) == {"digest": "", "refused": why}
+    take(good)
+    assert await said(gateway) == {"digest": digest(good), "refused": ""}
 
 
 def test_a_word_of_a_newer_operator_is_skipped_and_the_others_count():
@@ -153,6 +200,14 @@ def test_strategy_queue_and_bounds_follow():
     assert gateway.queue is queue  # what it has learnt of the pods is kept
 
 
+def test_a_strategy_that_did_not_change_keeps_what_it_has_learnt():
+    gateway, take = started()
+    take(data(*WORDS, "--strategy", "kvAware"))
+    strategy = gateway.strategy
+    take(data(*WORDS, "--strategy", "kvAware", "--max-queue", "7"))
+    assert gateway.strategy is strategy
+
+
 class Api:
     """An API server that gives each caller the next answer, and then the last one again."""
 
@@ -197,6 +252,19 @@ async def followed(*answers, enough):
     return taken, set(api.targets)
 
 
+async def test_the_object_is_read_by_its_name_from_the_api_servers_cache():
+    taken, targets = await followed((200, config_map(a="1")), enough=1)
+    assert taken == [{"a": "1"}]
+    assert targets == {"/api/v1/namespaces/n/configmaps/f-gateway?resourceVersion=0"}
+
+
+async def test_an_object_that_changes_or_goes_is_taken_as_it_is():
+    taken, _ = await followed(
+        (200, config_map(a="1")), (200, config_map(a="2")), (404, b"{}"), enough=3
+    )
+    assert taken == [{"a": "1"}, {"a": "2"}, None]
+
+
 @pytest.mark.parametrize(
     "trouble",
     [(500, b"x"), (403, b"{}"), (401, b"{}"), (200, b"{"), (200, b"[]"), (200, b'{"kind":"Pod"}')],
@@ -204,40 +272,3 @@ async def followed(*answers, enough):
 async def test_an_api_server_in_trouble_changes_nothing(trouble):
     taken, _ = await followed((200, config_map(a="1")), trouble, (200, config_map(a="2")), enough=2)
     assert taken == [{"a": "1"}, {"a": "2"}]
-
-
-class ApiByPath(Api):
-    """An API server that answers every request with one object."""
-
-    def __init__(self, target, answer):
-        super().__init__(answer)
-        self.target = target
-
-    async def serve(self, reader, writer):
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            asked_for = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
-            self.targets.append(asked_for.partition("?")[0])
-            status, body = self.answers[0] if self.targets[-1] == self.target else (404, b"{}")
-            head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            await writer.drain()
-        writer.close()
-
-
-async def test_a_gateway_that_runs_takes_the_settings_that_its_command_line_names(monkeypatch):
-    """Beside its pods, which this API server does not list."""
-    gateway, _ = started(namespace="n")
-    take, taken = gateway.reconfigure, asyncio.Event()
-    monkeypatch.setattr(gateway, "reconfigure", lambda config: (take(config), taken.set()))
-    target = "/api/v1/namespaces/n/configmaps/f-gateway"
-    words = {KEY: json.dumps([*WORDS, "--max-queue", "7"])}
-    api = ApiByPath(target, (200, config_map(**words)))
-    async with await asyncio.start_server(api.serve, "127.0.0.1", 0) as listener:
-        server = ApiServer("127.0.0.1", listener.sockets[0].getsockname()[1])
-        following = asyncio.create_task(_follow(server, gateway))
-        async with asyncio.timeout(20):
-            await taken.wait()
-        following.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await following
-    assert (gateway.config.served_names, gateway.config.max_queue) == (("m",), 7)

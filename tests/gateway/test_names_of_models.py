@@ -83,27 +83,3 @@ async def test_a_rename_under_traffic_has_no_404():
     assert "this fleet serves 'after'" in gone.json()["error"]["message"]
     assert {call.body["model"] for call in old.calls} == {"own"}
     assert {call.body["model"] for call in new.calls} == {"before", "after"}
-
-
-async def test_a_request_that_goes_to_a_second_engine_is_asked_by_that_ones_name():
-    async def fails(call):
-        await call.status(500, {"error": {"message": "boom", "type": "server_error"}})
-
-    first = Engine("first", fails, model="one")
-    second = Engine("second", knows_one_name, model="own")
-    async with front(first, second) as f, client(f) as web:
-        while not first.calls:  # which engine is asked first is drawn
-            answer = await web.post("/v1/completions", json=ask("m"))
-            assert (answer.status_code, answer.json()["model"]) == (200, "m")
-    assert {call.body["model"] for call in first.calls} == {"one"}
-    assert {call.body["model"] for call in second.calls} == {"own"}
-
-
-async def test_questions_are_asked_by_the_engines_name_too():
-    async def tokens(call):
-        known = call.body.get("model") in (None, "own")
-        await call.status(200 if known else 404, {"tokens": [1]})
-
-    async with front(Engine("a", tokens, model="own")) as f, client(f) as web:
-        for body in ({"model": "m", "prompt": "x"}, {"prompt": "x"}):
-            assert (await web.post("/tokenize", json=body)).status_code == 200

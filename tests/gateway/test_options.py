@@ -2,8 +2,7 @@
 
 import pytest
 
-from argosy_gateway.options import KEY, Settings
-from tests.gateway.server.asked import gateway_of
+from argosy_gateway.options import KEY
 from tests.gateway.test_live_settings import WORDS, data, started
 
 SLO_NEEDED = "needs --slo-ttft-ms and --slo-tpot-ms"
@@ -52,18 +51,3 @@ def test_settings_that_are_wrong_are_logged_with_what_is_wrong(wrong, says, capl
     assert caplog.messages == [f"the settings stay as they are: {says}"]
     take(wrong)
     assert len(caplog.messages) == 1, "they are the same as before"
-
-
-@pytest.mark.parametrize("flag", ["strategy", "queue", "first-token", "drain-mode"])
-def test_a_word_that_is_none_of_the_choices_is_named(flag, caplog):
-    _, take = started()
-    take(data(*WORDS, f"--{flag}", "dice"))
-    assert f"argument --{flag}: invalid choice: 'dice'" in caplog.text
-
-
-def test_a_fleet_whose_settings_are_what_it_has_takes_none(monkeypatch):
-    gateway = gateway_of(served_names=("m",))
-    taken = []
-    monkeypatch.setattr(type(gateway), "reconfigure", lambda _, config: taken.append(config))
-    Settings(gateway)(data("--served-name", "m"))
-    assert taken == []

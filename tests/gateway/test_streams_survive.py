@@ -92,31 +92,6 @@ def kill(engine: SimEngine) -> None:
     engine.process.wait()
 
 
-async def test_the_usage_of_each_chunk_goes_on_behind_the_engine_that_is_killed(engines):
-    async with front() as f:
-        f.state.directory.replace(map(endpoint_of, engines))
-        readers = [Reader(f, number) for number in range(6)]
-        for reader in readers:
-            reader.body["stream_options"]["continuous_usage_stats"] = True
-        reading = asyncio.gather(*(reader.read() for reader in readers))
-        await f.until(lambda: min(len(r.chunks) for r in readers) > 20, timeout_s=60)
-        kill(next(engine for engine in engines if engine.role != "prefill"))
-        await reading
-        for reader in readers:
-            reader.check_whole(reader.text)
-            usages = [chunk["usage"] for chunk in reader.chunks]
-            counts = [usage["completion_tokens"] for usage in usages]
-            assert counts[-1] == TOKENS
-            assert counts == sorted(counts)
-            assert set(counts) >= set(range(1, TOKENS))
-            assert len({usage["prompt_tokens"] for usage in usages}) == 1
-            assert all(
-                u["total_tokens"] == u["prompt_tokens"] + u["completion_tokens"] for u in usages
-            )
-        await f.settled()
-        assert f.count("argosy_gateway_resumed_total", reason="closed") > 0
-
-
 async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
     count = 20
     heads = [e for e in engines if e.role != "prefill"]

@@ -4,14 +4,16 @@ from dataclasses import replace
 
 import httpx
 import pytest
+from cryptography import x509
 
+from argosy_gateway.errors import CredentialsError, UnreachableError
 from argosy_gateway.pods.endpoints import Directory, State
 from argosy_gateway.pods.health import HEALTHY
 from argosy_gateway.pods.proof import Certificates
+from argosy_gateway.wire import http1
 from tests.engine.processes import sim_engines
-from tests.engine.trust.certificates import Secret, authority, pair
+from tests.engine.trust.certificates import Secret, authority, pair, root
 from tests.gateway.engines import endpoint_of, front
-from tests.gateway.test_logs import gateway
 
 ONE, TWO = authority(), authority()
 ASK = {"model": "m", "prompt": "one two three", "max_tokens": 5}
@@ -70,25 +72,6 @@ async def test_a_kept_connection_with_tls_serves_again_until_the_certificate_cha
 
 
 @pytest.mark.slow
-def test_a_stream_goes_on_over_its_connection_while_the_certificate_changes(secret, tmp_path):
-    """With a gateway as a process: it has another event loop than the tests."""
-    with sim_engines("colocated", options=secret.option) as (engine,):
-        pods = [{**engine.entry(), "tls": True}]
-        with gateway(pods, tmp_path, *secret.option) as url:
-            whole = {**ASK, "max_tokens": 50, "stream": True, "ignore_eos": True}
-            with httpx.stream("POST", url, json=whole, timeout=60, verify=False) as answer:
-                lines = answer.iter_lines()
-                assert next(lines).startswith("data: ")
-                secret.write(TWO)
-                other = httpx.post(url, json=ASK, timeout=60, verify=False)
-                assert other.status_code == 200
-                assert list(lines)[-2] == "data: [DONE]"
-        # A stream that lost its connection would have had its prompt computed once more.
-        each = other.json()["usage"]["prompt_tokens"]
-        assert engine.metric("vllm:prompt_tokens_total") == 2 * each
-
-
-@pytest.mark.slow
 async def test_pods_with_and_without_tls_serve_side_by_side_while_one_replaces_the_other(secret):
     with (
         sim_engines("colocated", options=secret.option) as (new,),
@@ -110,6 +93,35 @@ async def test_a_pod_with_tls_is_asked_for_its_health_with_the_certificate_of_it
             assert health.rank(pod.uid) != HEALTHY
             f.state.probes.ask(pod, again_s=0)
             await f.until(lambda: health.rank(pod.uid) == HEALTHY)
+
+
+async def called(engine, certificates):
+    exchange = await http1.call(
+        "127.0.0.1",
+        engine.api,
+        method="GET",
+        target="/health",
+        connect_s=10,
+        tls=certificates.context(),
+    )
+    try:
+        return (await exchange.head()).status
+    finally:
+        exchange.abort()
+
+
+@pytest.mark.slow
+async def test_the_error_says_which_side_has_the_wrong_certificate(secret, tmp_path):
+    ours = Certificates(secret.folder)
+    foreign = Secret(tmp_path / "foreign", TWO, trusts=root(ONE))
+    with sim_engines("colocated", options=foreign.option) as (engine,):
+        with pytest.raises(UnreachableError, match="certificate verify failed"):
+            await called(engine, ours)
+        secret.write(ONE, trusts=root(TWO))
+        assert await called(engine, ours) == 200
+        secret.write(ONE, trusts=root(TWO), expired=True)
+        with pytest.raises(UnreachableError, match=r"tls\.crt has expired: renew the Secret"):
+            await called(engine, ours)
 
 
 async def test_a_gateway_without_a_certificate_never_chooses_a_pod_that_asks_for_one(caplog):
@@ -148,3 +160,34 @@ def test_the_context_is_that_of_the_files_of_now_and_unusable_ones_are_reported_
     assert ours.context() is second
     (said,) = [r.message for r in caplog.records if "stays in use" in r.message]
     assert "ca.crt: no certificate in PEM form" in said
+
+
+def test_a_certificate_is_used_until_the_second_in_which_it_ends(secret):
+    ends = x509.load_pem_x509_certificate((secret.folder / "tls.crt").read_bytes())
+    now = ends.not_valid_after_utc.timestamp() - 1
+    ours = Certificates(secret.folder, clock=lambda: now)
+    ours.context()
+    now += 1
+    with pytest.raises(UnreachableError, match=r"tls\.crt has expired: renew the Secret"):
+        ours.context()
+
+
+def test_unusable_files_at_the_start_are_named(secret):
+    with pytest.raises(UnreachableError, match="start it with --tls-dir"):
+        Certificates(None).context()
+    certificate, key = pair(ONE)
+    for contents, why in (
+        ((certificate, key, b""), "/ca.crt: no certificate in PEM form"),
+        ((certificate, key, certificate), "/ca.crt: holds no authority (CA:TRUE)"),
+        (
+            (certificate, pair(ONE)[1], root(ONE)),
+            ": tls.crt and tls.key must be PEM files that fit",
+        ),
+    ):
+        secret.put(*contents)
+        with pytest.raises(CredentialsError) as error:
+            Certificates(secret.folder)
+        assert str(error.value) == f"--tls-dir: {secret.folder}{why}"
+    (secret.folder / "ca.crt").unlink()
+    with pytest.raises(CredentialsError, match=r"ca\.crt: No such file or directory"):
+        Certificates(secret.folder)

@@ -10,7 +10,6 @@ import pytest
 
 from argosy_bench.ports import free_ports
 from argosy_gateway.config import Slo
-from argosy_gateway.pods.endpoints import State
 from tests.engine.processes import eventually, sim_engines
 from tests.gateway.engines import endpoint_of, front
 from tests.support.fault_proxy import Fault, fault_proxy
@@ -59,18 +58,6 @@ async def test_a_prompt_goes_through_a_prefill_and_a_decode_engine(engines):
         assert f.count("argosy_gateway_output_tokens_sum") == 15
 
 
-async def test_a_decode_engine_computes_the_prompt_where_no_prefill_pod_is_ready(engines):
-    p, _, d, c = engines
-    async with front() as f, client(f) as web:
-        f.state.directory.replace([endpoint_of(p, State.UNREADY), endpoint_of(d)])
-        alone = await web.post("/v1/completions", json=ASK)
-        assert alone.headers["x-argosy-decode-pod"] == d.name
-        assert "x-argosy-prefill-pod" not in alone.headers
-        f.state.directory.replace([endpoint_of(c)])
-        together = await web.post("/v1/completions", json=ASK)
-        assert alone.json()["choices"] == together.json()["choices"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["colocated", "decode"])
 async def test_unstreamed_answers_of_a_healthy_fleet_meet_a_ttft_shorter_than_they_last(
@@ -90,18 +77,6 @@ async def test_unstreamed_answers_of_a_healthy_fleet_meet_a_ttft_shorter_than_th
         assert min(await asyncio.gather(*(one() for _ in range(calls)))) > limit_s
         await f.settled()
         assert f.verdicts() == {("ok", "ok"): calls}
-
-
-async def test_a_draining_decode_engine_is_replaced_by_another_pod(engines):
-    _, _, d, c = engines
-    d.page("/drain", "POST")
-    try:
-        async with front() as f, client(f) as web:
-            f.state.directory.replace([endpoint_of(d), endpoint_of(c)])
-            answer = await web.post("/v1/completions", json=ASK)
-            assert answer.headers["x-argosy-pod"] == c.name
-    finally:
-        d.page("/drain", "DELETE")
 
 
 async def test_an_engine_killed_before_its_first_token_costs_no_request(engines):

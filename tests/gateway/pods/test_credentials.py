@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from argosy_gateway.errors import CredentialsError
-from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
+from argosy_gateway.pods.credentials import from_kubeconfig, in_cluster
 from local.cluster.config.pki import issue, make_authority
 
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
@@ -26,14 +26,6 @@ def test_a_pod_logs_in_with_its_service_account(tmp_path):
     assert server.headers() == [("authorization", "Bearer replaced by the kubelet")]
 
 
-def test_without_an_authority_the_context_is_the_given_one_and_without_any_it_is_plain_http():
-    context = ssl.create_default_context()
-    assert ApiServer("h", 1, context).context() is context
-    assert ApiServer("h", 1).context() is None
-    assert ApiServer("h", 1).headers() == []
-    assert ApiServer("h", 1, token="a").headers() == [("authorization", "Bearer a")]
-
-
 def kubeconfig(folder, *, cluster=None, user=None, **changes):
     """Written as JSON, which is YAML, too. Another context, cluster and user stand first."""
     other = {"name": "other", "context": {}, "cluster": {}, "user": {}}
@@ -48,24 +40,6 @@ def kubeconfig(folder, *, cluster=None, user=None, **changes):
     path = folder / "config"
     path.write_text(json.dumps(config))
     return path
-
-
-@pytest.mark.parametrize(
-    ("url", "host", "port"),
-    [
-        ("http://10.0.0.1:8001", "10.0.0.1", 8001),
-        ("http://api", "api", 80),
-        ("https://api", "api", 443),
-        ("https://api:6443/", "api", 6443),
-        ("http://[fd00::1]:8001", "fd00::1", 8001),
-        ("http:///", "localhost", 80),
-    ],
-)
-def test_the_address_is_that_of_the_current_contexts_cluster(tmp_path, url, host, port):
-    server = from_kubeconfig(kubeconfig(tmp_path, cluster={"server": url}))
-    assert (server.host, server.port) == (host, port)
-    assert (server.context() is None) == url.startswith("http:")
-    assert server.headers() == []
 
 
 def test_the_user_logs_in_by_a_token_or_by_a_file_beside_the_kubeconfig(tmp_path):

@@ -37,15 +37,6 @@ def test_a_full_list_replaces_what_was_known_and_events_change_single_pods():
     assert sorted(e.name for e in directory.all()) == ["c", "d"]
 
 
-def test_gateways_are_known_by_their_names_until_they_are_removed():
-    directory = Directory(Clock())
-    directory.replace([], {"1": "gw-1"})
-    directory.put_gateway("2", "gw-2")
-    assert directory.gateways == {"1": "gw-1", "2": "gw-2"}
-    directory.remove("1")
-    assert directory.gateways == {"2": "gw-2"}
-
-
 def fail_twice(directory, *uids):
     for uid in uids:
         for _ in range(2):

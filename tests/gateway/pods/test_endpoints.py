@@ -42,12 +42,6 @@ def test_an_engine_pod_is_known_by_its_labels_and_its_address():
     assert endpoint_of_pod(without_uid).uid == "p"
 
 
-@pytest.mark.parametrize(("value", "tls"), [("true", True), ("false", False), ("", False)])
-def test_a_pod_speaks_tls_if_its_annotation_says_so(value, tls):
-    meta = {**POD["metadata"], "annotations": {"serving.argosy.dev/tls": value}}
-    assert endpoint_of_pod({**POD, "metadata": meta}).tls is tls
-
-
 @pytest.mark.parametrize("label", POD["metadata"]["labels"])
 def test_a_pod_without_one_of_the_labels_is_no_engine(label):
     labels = {k: v for k, v in POD["metadata"]["labels"].items() if k != label}
@@ -124,12 +118,6 @@ def test_a_gateway_is_known_by_its_labels_and_its_owner_while_it_takes_requests(
     assert not is_ready_gateway({**GATEWAY, "metadata": {**meta, "ownerReferences": []}})
     assert not is_ready_gateway({**GATEWAY, "metadata": {**meta, "deletionTimestamp": "now"}})
     assert endpoint_of_pod(GATEWAY) is None
-
-
-def test_an_engine_that_is_not_ours_is_known_by_its_annotation():
-    assert endpoint_of_pod(POD).keyed is False
-    meta = {**POD["metadata"], "annotations": {names.ENGINE: "vllm"}}
-    assert endpoint_of_pod({**POD, "metadata": meta}).keyed is True
 
 
 @pytest.mark.parametrize(

@@ -103,21 +103,6 @@ def test_requests_that_break_any_engine_suspend_no_healthy_pod(health, clock):
     assert suspended == 0
 
 
-def test_half_broken_pods_serve_little(health, clock):
-    rng, pods = random.Random(7), [pod(name) for name in "abc"]
-    lost = 0
-    for _ in range(10_000):
-        clock.now += 0.01
-        chosen = rng.choice(candidates(pods, health)).uid
-        health.begin(chosen)
-        if chosen == "a" and rng.random() < 0.5:
-            lost += 1
-            health.count_failure(chosen, clock.now)
-        else:
-            health.count_success(chosen, clock.now)
-    assert 0 < lost / 10_000 < 0.02
-
-
 def test_the_least_bad_pod_serves_when_all_are_suspended(health, clock):
     fail(health, clock, 9, "a")
     fail(health, clock, 3, "b")
@@ -178,12 +163,6 @@ def test_a_changed_pod_starts_without_a_record(clock):
     assert directory.health.rank("b") == HEALTHY
 
 
-def test_prefill_pods_stay_candidates_whatever_the_heads_did(health, clock):
-    d, p = pod("d", Role.DECODE), pod("p", Role.PREFILL)
-    fail(health, clock, 4, "d")
-    assert candidates([d, p], health) == [p, d]
-
-
 def test_retries_are_a_reserve_and_a_tenth_of_the_requests():
     budget, made = RetryBudget(10), 0
     for _ in range(1000):
@@ -192,43 +171,12 @@ def test_retries_are_a_reserve_and_a_tenth_of_the_requests():
     assert made == pytest.approx(10 + 100, abs=3)
 
 
-def test_a_success_shortens_the_suspension_to_that_of_the_failures_left(health, clock):
-    fail(health, clock, 5)  # 2 s
-    health.count_success("a", clock.now)  # two failures are left: 0.25 s
-    clock.now += 0.24
-    assert health.rank("a") > HEALTHY
-    clock.now += 0.02
-    assert health.rank("a") == HEALTHY
-
-
-def test_a_pod_that_was_reached_once_is_absent_no_more(health, clock):
-    assert not health.mark_reached("a"), "it was never absent"
-    health.mark_unreachable("a", clock.now)
-    assert health.rank("a") is None
-    assert health.mark_reached("a")
-    assert health.rank("a") == HEALTHY
-    assert not health.mark_reached("a"), "the second time is no news"
-    health.mark_unreachable("a", clock.now)
-    assert health.next_return_s() == 0.25, "the next absence is a first one again"
-
-
 def test_a_pod_that_answers_under_its_name_again_is_called_at_once(health, clock):
     assert not health.mark_identified("a"), "it was never absent"
     health.mark_wrong_pod("a")
     assert health.mark_identified("a")
     assert health.rank("a") == HEALTHY
     assert not health.mark_identified("a"), "the second time is no news"
-
-
-def test_a_pod_that_failed_other_requests_too_is_not_pardoned(health, clock):
-    health.pardon("a")
-    fail(health, clock, 2)
-    health.pardon("a")
-    assert health.failed_recently("a")
-    assert health.rank("a") > HEALTHY
-    fail(health, clock, 1, "b")
-    health.pardon("b")
-    assert not health.failed_recently("b")
 
 
 def test_a_silent_pod_is_absent_until_it_answers_although_its_kernel_takes_connections(

@@ -45,14 +45,6 @@ def test_the_time_doubles_from_a_second_to_a_minute(pairs, clock):
     assert lengths == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
-def test_an_end_that_is_gone_leaves_the_other_pairs_of_its_partners(pairs):
-    for decode in ("d", "d2", "d3"):
-        pairs.count_failure("p", decode, "silent")
-    pairs.count_success("p", "d")
-    pairs.forget("d2")
-    assert [(row.prefill, row.decode) for row in pairs.failing(9)] == [("p", "d3")]
-
-
 def test_after_its_time_one_request_tries_the_pair_until_one_succeeds(pairs, clock):
     for _ in range(2):
         pairs.count_failure("p", "d", "silent")
@@ -99,13 +91,6 @@ def test_a_decode_pod_that_fails_with_two_prefill_pods_is_the_cause(pairs):
     assert not pairs.is_cause("d")
 
 
-def test_where_all_fail_with_all_no_pod_is_the_cause(pairs):
-    for p in ("p1", "p2"):
-        for d in ("d1", "d2"):
-            pairs.count_failure(p, d, "silent")
-    assert not any(pairs.is_cause(uid) for uid in ("p1", "p2", "d1", "d2"))
-
-
 NAMED = {"p1": "u1", "10.0.0.1:8002": "u1", "p2": "u2", "[fd00::2]:8002": "u2"}
 
 
@@ -137,26 +122,6 @@ def test_a_refusal_of_a_pod_in_good_health_is_no_failure(pairs, reason):
 def test_any_header_is_read_and_names_only_candidates(failed, served):
     pairs = Pairs(lambda: 0.0)
     assert set(pairs.learn("d", NAMED, failed=failed, served=served)) <= {"u1", "u2"}
-
-
-def test_the_pairs_that_failed_most_are_shown_first_and_only_so_many(pairs):
-    for number in range(5):
-        for _ in range(number + 1):
-            pairs.count_failure(f"p{number}", "d", "silent")
-    assert [(row.prefill, row.failures) for row in pairs.failing(2)] == [("p4", 5), ("p3", 4)]
-
-
-def test_both_ends_of_a_whole_handover_say_when_it_was(pairs, clock):
-    """Also while no pair fails: another gateway may see these pods fail."""
-    assert pairs.handover_ages() == {}
-    pairs.count_success("p1", "d1")
-    clock.now += 4
-    pairs.count_failure("p1", "d2", "silent")
-    pairs.count_success("p2", "d1")
-    clock.now += 1
-    assert pairs.handover_ages() == {"p1": 5, "d1": 1, "p2": 1}
-    pairs.forget("d1")
-    assert pairs.handover_ages() == {"p1": 5, "p2": 1}
 
 
 def test_no_more_than_4096_pairs_are_remembered_the_first_is_forgotten(pairs):

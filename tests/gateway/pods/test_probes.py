@@ -5,7 +5,6 @@
 
 import asyncio
 import ssl
-from dataclasses import replace
 
 import pytest
 
@@ -78,16 +77,6 @@ async def test_a_pod_is_asked_for_its_health_over_a_connection_of_its_own():
 
 
 @timed
-async def test_a_pod_with_tls_is_asked_over_tls():
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    w = World(replace(POD, tls=True), Certificates(context))
-    w.ask()
-    await asyncio.sleep(0.5)
-    assert w.network.dialled == [("10.0.0.1", 8000, context)]
-    w.probes.close()
-
-
-@timed
 async def test_a_pod_without_a_sign_for_six_turns_is_silent_until_it_answers():
     w = World()
     w.ask()
@@ -122,16 +111,6 @@ async def test_only_an_answer_under_its_name_is_a_sign_of_a_pod(answer, silent):
         if w.network.connections and not w.network.connections[-1].closing:
             await w.answer(answer)
     assert w.is_silent is silent
-    w.probes.close()
-
-
-@timed
-async def test_a_pod_that_takes_no_connection_in_time_gives_no_sign():
-    w = World()
-    w.network.silent = True
-    w.ask()
-    await asyncio.sleep(10)
-    assert w.is_silent
     w.probes.close()
 
 

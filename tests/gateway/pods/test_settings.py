@@ -55,17 +55,6 @@ async def test_it_is_read_often_until_it_is_there_and_then_seldom(monkeypatch, c
     assert taken == [None, {"a": 1}, None]
 
 
-@pytest.mark.parametrize(
-    "error", [OSError("x"), ApiServerError("x"), ValueError("x"), RecursionError(), TimeoutError()]
-)
-async def test_trouble_is_logged_once_until_it_changes_or_ends(error, monkeypatch, caplog):
-    answers = [error, error, {}, error, OSError("other"), error]
-    _, taken, said = await paused(answers, monkeypatch, caplog)
-    line = "the settings cannot be read: {!r}; they stay as they are"
-    assert said == [line.format(e) for e in (error, error, OSError("other"), error)]
-    assert taken == [{}]
-
-
 async def answered(status, body, times=None, token="t", slow=False):
     """What is read of one answer, and the head of the request."""
     heads = []
@@ -100,22 +89,6 @@ async def test_the_object_is_asked_for_as_json_with_the_accounts_token():
     first, *lines = head.lower().split("\r\n")
     assert first == f"get {TARGET}?resourceversion=0 http/1.1"
     assert {"accept: application/json", "authorization: bearer t"} <= set(lines)
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "says"),
-    [
-        (403, b"y" * 500, f"403: {b'y' * 300!r}"),
-        (500, b"x", "500: b'x'"),
-        (200, b"[]", "the answer is no ConfigMap"),
-        (200, b'{"kind": "Pod"}', "the answer is no ConfigMap"),
-        (200, b" " * ((4 << 20) + 1), "an object larger than 4 MiB"),
-    ],
-)
-async def test_an_answer_that_cannot_be_used_says_why(status, body, says):
-    error, _ = await answered(status, body)
-    assert isinstance(error, ApiServerError)
-    assert str(error) == says
 
 
 async def test_an_answer_that_does_not_end_is_given_up():

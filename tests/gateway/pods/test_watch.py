@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
+from argosy_gateway.pods.credentials import ApiServer, in_cluster
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
 from local.cluster.config.pki import make_authority
@@ -193,13 +193,6 @@ async def test_json_of_another_shape_does_not_end_the_watch(tmp_path):
     await follow(api, lambda d: names(d) == ["a"], tmp_path)
 
 
-async def test_a_server_that_ends_each_watch_at_once_is_asked_with_pauses(tmp_path):
-    api = FaultyApi(listing(), *[[]] * 1000)
-    began = asyncio.get_running_loop().time()
-    await follow(api, lambda d: len(api.queries) > 10, tmp_path)
-    assert asyncio.get_running_loop().time() - began > 9 * TIMES.first_backoff_s
-
-
 async def test_a_silent_watch_is_started_again_from_the_last_version(tmp_path):
     api = FaultyApi(listing(version="5"), "silent", [("ADDED", pod("a", "6"))])
     await follow(api, lambda d: names(d) == ["a"], tmp_path)
@@ -243,19 +236,6 @@ async def test_an_entry_of_the_file_may_say_all_of_a_pod_and_must_say_little(tmp
     assert directory.get("u") == Endpoint(
         "u", "b", "10.0.0.2", Role.DECODE, "r", State.DRAINING, 1, 2, tls=True
     )
-
-
-def test_a_kubeconfig_with_a_token_is_understood(tmp_path):
-    file = tmp_path / "config"
-    file.write_text(
-        "current-context: c\n"
-        "contexts: [{name: c, context: {cluster: k, user: u}}]\n"
-        "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:8001'}}]\n"
-        "users: [{name: u, user: {token: secret}}]\n"
-    )
-    server = from_kubeconfig(file)
-    assert (server.host, server.port, server.tls) == ("127.0.0.1", 8001, None)
-    assert server.headers() == [("authorization", "Bearer secret")]
 
 
 def test_a_certificate_authority_that_was_replaced_is_trusted_from_the_next_request_on(tmp_path):

@@ -12,7 +12,7 @@ from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.endpoints import Directory
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server
 from argosy_gateway.wire.http1 import Head
-from tests.gateway.pods.test_watch import listing, names, pod
+from tests.gateway.pods.test_watch import listing
 from tests.support import virtual
 
 NEVER = object()
@@ -105,39 +105,8 @@ def listed(*pods, version="5", more=None):
     return Exchange(200, json.dumps(listing(*pods, version=version, more=more)).encode())
 
 
-def event(kind, thing):
-    return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
-
-
 def test_an_api_server_that_is_away_is_asked_after_pauses_that_double_to_10_s(monkeypatch):
     api = Api()
     directory = follow(api, monkeypatch, 50)
     assert api.times() == pytest.approx([0, 0.2, 0.6, 1.4, 3.0, 6.2, 12.6, 22.6, 32.6, 42.6])
     assert not directory.listed
-
-
-def test_pauses_begin_anew_when_the_api_server_is_back(monkeypatch):
-    back = Exchange(200, event("ADDED", pod("b", "6")))
-    api = Api(*[REFUSED] * 3, listed(pod("a")), *[REFUSED] * 3, back)
-    directory = follow(api, monkeypatch, 3.5)
-    # 0.2, 0.4 and 0.8 s after errors, none after the list; and the same again.
-    expected = [0, 0.2, 0.6, 1.4, 1.4, 1.6, 2.0, 2.8, 3.0, 3.2]
-    assert api.times()[: len(expected)] == pytest.approx(expected)
-    assert api.kinds()[3:9] == ["list", "5", "5", "5", "5", "6"]
-    assert names(directory) == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    ("ready", "denied"),
-    [(200, True), (401, True), (403, True), (500, False), (NEVER, False), (REFUSED, False)],
-)
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_denial_counts_only_from_a_server_that_is_healthy(monkeypatch, status, ready, denied):
-    probe = ready if ready is REFUSED else Exchange(ready)
-    again = ready if ready is REFUSED else Exchange(ready)
-    api = Api(listed(pod("a")), Exchange(status), probe, Exchange(status), again)
-    directory = follow(api, monkeypatch, 70)
-    assert (directory.denied_for_s() > 0) == denied
-    assert names(directory) == ["a"]
-    asked = api.asked[2]
-    assert (asked["to"][4], "authorization" in asked["headers"]) == ("/readyz", False)

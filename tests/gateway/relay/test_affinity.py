@@ -51,14 +51,3 @@ async def test_the_engines_cached_tokens_correct_what_a_cache_is_taken_to_hold()
             await gateway.answered(prompt(number), PATH)
         cache = gateway.state.strategy.caches.by_pod["a"]
         assert 15_000 < cache.holds < 25_000
-
-
-async def test_leastload_computes_no_hashes():
-    async with direct(Engine("a")) as gateway:
-        seen = []
-        choose = gateway.state.strategy.choose
-        gateway.state.strategy.choose = lambda request, *more: (
-            seen.append(request.prefixes) or choose(request, *more)
-        )
-        await gateway.answered(prompt(1), PATH)
-        assert seen == [()]

@@ -62,18 +62,6 @@ def test_what_may_end_the_stream_or_is_not_whole_is_left_to_the_reader(data):
     assert client.scan.size == 0
 
 
-def test_the_first_event_and_a_slow_client_are_left_to_the_reader():
-    assert not Client(started=False).answer.pass_on_now(TOKEN)
-    slow = Client()
-    slow.body.has_room = False
-    assert not slow.answer.pass_on_now(TOKEN)
-    assert slow.scan.size == 0
-    plain = slow.answer_of()
-    plain.begin_stream(slow.scan, ())
-    plain.started = True
-    assert not plain.pass_on_now(TOKEN)
-
-
 async def test_a_stream_that_goes_on_while_its_client_reads_is_written_past_asgi():
     """The first event, the end and what a slow client waits for go through ASGI."""
     parts = []
@@ -99,27 +87,6 @@ async def test_a_stream_that_goes_on_while_its_client_reads_is_written_past_asgi
             assert client.text.count(text) == 1
         assert "two" not in client.text
         assert "three" not in client.text
-
-
-def test_the_pace_of_a_stream_is_that_since_it_was_asked_for_last():
-    client = Client()
-    paces = []
-    for now, data in ((5.0, b""), (5.5, TOKEN), (6.0, TOKEN), (7.0, TOKEN + TOKEN), (9.0, b"")):
-        client.now = now
-        client.answer.pass_on_now(data)
-        paces.append(client.answer.take_tpot())
-    assert paces == [None, None, 0.5, 0.5, None]
-
-
-def test_the_gap_of_a_stream_that_goes_on_elsewhere_is_not_the_pace_of_its_new_engine():
-    client = Client()
-    client.answer.pass_on_now(TOKEN)
-    assert client.answer.take_tpot() is None
-    client.answer.continue_stream()
-    for now, pace in ((9.0, None), (9.25, 0.25)):
-        client.now = now
-        client.answer.pass_on_now(TOKEN)
-        assert client.answer.take_tpot() == pace
 
 
 def test_an_event_of_several_tokens_counts_as_many():

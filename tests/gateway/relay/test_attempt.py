@@ -16,7 +16,7 @@ from argosy_gateway.relay.verdicts import Ending
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.direct import direct
-from tests.gateway.engines import Call, Engine, answer, fail, front
+from tests.gateway.engines import Call, Engine, answer, front
 
 PATH = "/v1/completions"
 
@@ -50,16 +50,6 @@ def answer_to(client, fleet):
 async def run(fleet, engine, request, to, number=1):
     with Attempt(fleet, request, Route(engine.endpoint()), number, to) as attempt:
         return await attempt.run()
-
-
-async def test_a_whole_answer_leaves_its_times_and_usage_on_the_answer():
-    engine, client = Engine("a", answer), Client()
-    async with front(engine) as f:
-        to = answer_to(client, f.state)
-        assert await run(f.state, engine, completion(), to) is Ending.OK
-    assert json.loads(client.text())["choices"]
-    assert to.output_tokens == 3
-    assert to.first_content_at <= to.last_content_at
 
 
 def refusing(code: str, prefills: int):
@@ -139,6 +129,20 @@ async def test_a_handover_that_outlasts_the_head_of_a_stream_counts_when_its_end
     assert client.text().count("data: ") == 4
 
 
+async def test_an_older_engines_head_says_that_the_handover_was_whole():
+    async def older(call: Call) -> None:
+        await call.begin_stream(*PENDING[:2])
+        await call.token("one", 5)
+        await call.finish(1)
+
+    decode, prefill = Engine("d", older, Role.DECODE), Engine("p1", role=Role.PREFILL)
+    async with front(decode) as f:
+        request, to = completion(stream=True), answer_to(Client(), f.state)
+        with Attempt(f.state, request, Route(decode.endpoint(), (prefill.endpoint(),)), 1, to) as a:
+            assert await a.run() is Ending.OK
+        assert f.state.directory.pairs.handover_ages().keys() == {"p1", "d"}
+
+
 async def first_token(call: Call) -> None:
     await call.begin_stream("x-argosy-token-ids: 1")
     await call.token("one", 5)
@@ -149,50 +153,46 @@ async def full(call: Call) -> None:
     await call.status(429, {"error": {"message": "full"}})
 
 
-async def refuse(call: Call) -> None:
-    await call.status(400, {"error": {"message": "no"}})
-
-
-@pytest.mark.parametrize(
-    ("behaviour", "left", "rank", "failures"),
-    [
-        (full, FailedAttempt(RetryReason.BUSY, "the engines are busy"), 1, False),
-        (fail, FailedAttempt(RetryReason.SERVER_ERROR, "status 500", worked=True), 0, True),
-        (refuse, FailedAttempt(RetryReason.SERVER_ERROR, "no engine goes on with it", worked=True),
-         0, False),
-    ],
-)  # fmt: skip
-async def test_an_engine_that_does_not_go_on_with_a_stream_leaves_it_to_another(
-    behaviour, left, rank, failures
-):
-    broken, other, client = Engine("a", first_token), Engine("b", behaviour), Client()
-    async with direct(broken, other) as gateway:
-        fleet, request = gateway.state, completion(stream=True)
-        to = answer_to(client, fleet)
-        await run(fleet, broken, request, to)
-        before = client.text()
-        assert await run(fleet, other, request, to, 2) == left
-        assert client.text() == before
-        health = fleet.directory.health
-        assert (health.rank("b"), health.failed_recently("b")) == (rank, failures)
-
-
 # What the engine is sent
+
+OWN = {"host", "content-length", "content-type", "x-request-id", "x-argosy-attempt"}
+
+
+async def test_an_engine_is_sent_the_clients_request_and_which_attempt_of_which_pod_it_is():
+    engine = Engine("a")
+    async with front(engine) as f:
+        request = completion()._replace(request_id="r1")
+        await run(f.state, engine, request, answer_to(Client(), f.state), 3)
+    (call,) = engine.calls
+    assert (call.method, call.path) == ("POST", PATH)
+    assert call.headers.keys() == {*OWN, "x-argosy-pod-uid"}
+    assert call.headers["content-type"] == "application/json"
+    assert call.headers["x-request-id"] == "r1"
+    assert call.headers["x-argosy-attempt"] == "3"
+    assert call.headers["x-argosy-pod-uid"] == "a"
+    assert call.body == json.loads(request.body)
+
+
+async def test_a_decode_engine_is_told_addresses_and_uids_of_its_prefill_pods_in_their_order():
+    decode = Engine("d", role=Role.DECODE)
+    prefills = tuple(
+        replace(Engine(name, role=Role.PREFILL).endpoint(), ip=ip, kv_port=port)
+        for name, ip, port in (("p1", "10.0.0.1", 9001), ("p2", "fd00::2", 9002))
+    )
+    async with front(decode) as f:
+        request, to = completion(stream=True), answer_to(Client(), f.state)
+        with Attempt(f.state, request, Route(decode.endpoint(), prefills), 1, to) as attempt:
+            assert await attempt.run() is Ending.OK
+    (call,) = decode.calls
+    prefill = {"x-argosy-prefill", "x-argosy-prefill-uids", "x-argosy-handover"}
+    assert call.headers.keys() == {*OWN, "x-argosy-pod-uid", "x-argosy-token-ids", *prefill}
+    assert call.headers["x-argosy-prefill"] == "10.0.0.1:9001,[fd00::2]:9002"
+    assert call.headers["x-argosy-prefill-uids"] == "p1,p2"
+    assert call.headers["x-argosy-token-ids"] == "1"
+    assert call.headers["x-argosy-handover"] == "1"
 
 
 # What it shows about the pod
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_to_its_end_makes_good_for_a_failure(stream):
-    engine = Engine("a", fail)
-    async with front(engine) as f:
-        health = f.state.directory.health
-        await run(f.state, engine, completion(stream=stream), answer_to(Client(), f.state))
-        assert health.failed_recently("a")
-        engine.behaviour = answer
-        await run(f.state, engine, completion(stream=stream), answer_to(Client(), f.state))
-        assert not health.failed_recently("a")
 
 
 async def test_the_prompt_of_an_answer_in_one_piece_leaves_the_load_when_its_time_is_over():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_gateway.config import Limits
-from argosy_gateway.errors import ClientGoneError, RequestError
+from argosy_gateway.errors import RequestError
 from argosy_gateway.relay.bodies import Bodies, Body
 
 LIMITS = Limits(body_bytes=10, body_s=5.0, arriving_bytes=25, held_bytes=25)
@@ -69,25 +69,6 @@ async def test_a_body_is_its_parts_and_is_held_until_its_request_has_ended():
     assert bodies.held == 3
     bodies.close(body)
     assert bodies.held == 3
-
-
-async def test_what_arrives_counts_as_arriving_until_it_is_whole_or_its_client_leaves():
-    bodies = Bodies(LIMITS)
-    one, two = Client(bodies), Client(bodies)
-    await one.sends(b"1234")
-    await two.sends(b"12")
-    await one.sends(b"5")
-    assert (bodies.arriving, bodies.held) == (7, 0)
-    await one.sends(b"6", more=False)
-    assert await ended(one) == b"123456"
-    assert (bodies.arriving, bodies.held) == (2, 6)
-    await two.leaves()
-    with pytest.raises(ClientGoneError):
-        await ended(two)
-    bodies.close(two.body)
-    assert (bodies.arriving, bodies.held) == (0, 6)
-    bodies.close(one.body)
-    assert (bodies.arriving, bodies.held) == (0, 0)
 
 
 @pytest.mark.parametrize(("sizes", "fits"), [([10], True), ([4, 6], True), ([11], False)])

@@ -106,8 +106,3 @@ async def test_a_whole_answer_has_the_pace_of_its_longest_choice(asked, texts, t
 def test_sequences_are_counted_as_the_engine_will(more, sequences):
     body = json.dumps({"model": "m", "prompt": "a", **more}).encode()
     assert read_completion("/v1/completions", body, served_names=("m",)).sequences == sequences
-
-
-def test_messages_are_one_prompt():
-    body = json.dumps({**CHAT, "messages": CHAT["messages"] * 3}).encode()
-    assert read_completion("/v1/chat/completions", body, served_names=("m",)).sequences == 2

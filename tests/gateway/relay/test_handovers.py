@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.pods.health import HEALTHY
 from tests.gateway.direct import direct
@@ -120,38 +119,4 @@ async def test_with_on_failure_fail_a_handover_that_fails_is_no_failure_of_the_d
     assert not any(health.failed_recently(decode.name) for decode in decodes)
 
 
-async def test_with_on_failure_fail_a_decode_pod_that_gets_kv_from_none_fails(fleet):
-    gateway, (bad, good) = fleet
-    bad.behaviour = refusing({f"127.0.0.1:{n}" for n in (1, 2, 3)})
-    for _ in range(20):
-        assert (await gateway.answered(ASK)).status == 200
-    assert gateway.state.directory.health.failed_recently(bad.name)
-    assert not gateway.state.directory.health.failed_recently(good.name)
-
-
 # Prompts that decode pods compute themselves.
-
-
-def computing(*named):
-    """A decode engine that names these pods as the one that computed the prompt, one an answer,
-    then none."""
-    left = list(named)
-
-    async def behaviour(call):
-        told = {"x_argosy_prefill_pod": left.pop(0)} if left else {}
-        await call.status(200, WHOLE, x_argosy_ttft_ms="1.0", **told)
-
-    return behaviour
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [({"slo": Slo(1.0, 0.0325)}, "32.500"), ({}, None)],
-    ids=["with an SLO", "without an SLO"],
-)
-async def test_a_decode_pod_is_told_the_tpot_limit_and_no_other_is(more, told):
-    engines = Engine("d", computing(), Role.DECODE), Engine("c")
-    for engine, expected in zip(engines, (told, None), strict=True):
-        async with direct(engine, **more) as gateway:
-            await gateway.answered(ASK)
-            assert [call.headers.get("x-argosy-tpot-ms") for call in engine.calls] == [expected]

@@ -1,12 +1,11 @@
 """Connections to engines between requests: when they are used again, and what their end means."""
 
-import asyncio
 from dataclasses import replace
 
 import httpx
 import pytest
 
-from argosy_gateway.config import Limits
+from argosy_gateway.pods.endpoints import State
 from argosy_gateway.relay.metrics import RetryReason
 from tests.gateway.engines import Engine, answer, front
 
@@ -151,33 +150,20 @@ async def test_another_pod_at_the_same_address_never_gets_a_connection_of_the_on
         await new.stop()
 
 
-async def test_connections_to_a_pod_with_another_uid_are_closed_at_the_next_sweep():
+@pytest.mark.parametrize(
+    "becomes",
+    [{"state": State.DRAINING}, {"state": State.UNREADY}, {"ip": "127.0.0.2"}, {"port": 1}],
+)
+async def test_connections_to_a_pod_that_leaves_or_moves_are_closed_at_the_next_sweep(becomes):
     engine = Engine("a", keeps=True)
     async with front(engine) as f:
         await warm(f, engine)
-        f.state.sweep()
-        assert len(f.state.connections) == 1
-        f.state.directory.replace([replace(engine.endpoint(), uid="new")])
+        f.state.directory.put(replace(engine.endpoint(), **becomes))
         f.state.sweep()
         assert len(f.state.connections) == 0
         await closed(f, engine)
 
 
-async def silent(call):
-    await call.gone()
-    call.writer.close()
-
-
-@BOTH
-async def test_a_silent_engines_connection_is_closed_and_the_request_is_not_sent_again(body):
-    limits = Limits(first_token_s=5, whole_answer_s=5, write_stall_s=0.05)
-    engine = Engine("a", keeps=True)
-    async with front(engine, limits=limits) as f:
-        await warm(f, engine)
-        engine.behaviour = silent
-        asked = asyncio.create_task(ask(f, body))
-        await f.until(lambda: len(engine.calls) == 2)
-        f.advance(6)
-        assert (await asked).status_code == 504
-        await closed(f, engine)
-    assert connections(engine) == [0, 0]
+async def stranger(call):
+    call.pod = ("x-argosy-pod", "stranger")
+    await answer(call)

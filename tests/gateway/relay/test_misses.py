@@ -58,11 +58,6 @@ def test_a_first_token_that_was_held_is_put_down_to_that() -> None:
     assert reason(replace(LATE, held_s=0.9)) is Miss.PROMPT
 
 
-def test_a_pod_that_took_none_of_the_time_is_not_the_reason() -> None:
-    course = Course(waited_s=0.75, lost_s=0.6, own_share=0.0)
-    assert reason(replace(LATE, held_s=0.65), course) is Miss.QUEUE
-
-
 def test_a_prompt_that_takes_the_limit_alone_is_named_before_a_longer_wait() -> None:
     late = replace(LATE, first_content_at=5.0, last_content_at=5.5)
     assert reason(late, Course(waited_s=3.9)) is Miss.PROMPT
@@ -104,11 +99,6 @@ def test_the_transfer_is_the_reason_only_where_the_limit_would_be_met_without_it
 def test_shed_and_failed_requests_say_so() -> None:
     assert reason(Outcome(Ending.SHED, 0.0, 0.1)) is Miss.SHED
     assert reason(Outcome(Ending.FAILED, 0.0, 0.1, 0.05), Course(waited_s=9.0)) is Miss.FAILED
-
-
-def test_both_limits_missed_count_for_the_first_token() -> None:
-    both = replace(LATE, last_content_at=8.0)
-    assert reason(both, Course(waited_s=1.5)) is Miss.QUEUE
 
 
 def travelled(path: Path, now: float = 9.0, **times: float | None) -> Course:

@@ -39,14 +39,6 @@ def test_so_many_leave_at_once_and_the_next_when_one_goes_on(leaving: Leaving) -
     assert leaving.left == ["a", "b", "c", "d"]
 
 
-def test_one_that_ends_while_it_waits_does_not_leave(leaving: Leaving) -> None:
-    leaving.ask("a", "b", "c", "d")
-    leaving.moves.end("c")
-    assert leaving.left == ["a", "b"]
-    leaving.moves.end("a")
-    assert leaving.left == ["a", "b", "d"]
-
-
 def test_one_that_has_nowhere_to_go_takes_no_place(leaving: Leaving) -> None:
     leaving.nowhere_to_go = {"a", "b"}
     assert leaving.ask("a", "b", "c", "d", "e") == ["c", "d"]
@@ -63,9 +55,3 @@ def test_a_move_that_takes_long_gives_its_place_to_the_next(leaving: Leaving) ->
     assert leaving.ask("c") == ["a", "b"]
     leaving.now += 0.1
     assert leaving.ask("c") == ["a", "b", "c"]
-
-
-def test_more_leave_when_more_pods_compute_prompts(leaving: Leaving) -> None:
-    leaving.ask("a", "b", "c", "d")
-    leaving.most = 3
-    assert leaving.ask("d") == ["a", "b", "c"]

@@ -6,7 +6,7 @@ SLO are so long that only a step of the clock misses them.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -278,18 +278,6 @@ async def test_no_second_engine_is_asked_after_the_first_token_was_streamed(faul
 
 
 # Prefill and decode.
-
-
-async def test_decode_is_called_and_is_told_where_prefill_listens():
-    d, p = Engine("d", role=Role.DECODE), Engine("p", role=Role.PREFILL)
-    async with direct(d, p, slo=SLO) as f:
-        f.state.directory.put(replace(d.endpoint(), kv_port=9001))
-        f.state.directory.put(replace(p.endpoint(), ip="fd00::2", port=9000, kv_port=9002))
-        client = await f.answered(STREAM)
-        assert client.headers["x-argosy-decode-pod"] == "d"
-        assert (len(d.calls), len(p.calls)) == (1, 0)
-        assert d.calls[0].headers["x-argosy-prefill"] == "[fd00::2]:9002"
-        assert moved(f) == {**OK, **MEASURED, "slo disaggregated ok ok": 1}
 
 
 async def test_a_prompt_is_work_of_prefill_until_its_first_token_and_then_of_decode_alone():

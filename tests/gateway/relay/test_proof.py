@@ -3,6 +3,9 @@
 import dataclasses
 from dataclasses import dataclass
 
+import pytest
+
+from argosy_gateway.errors import CredentialsError
 from argosy_gateway.pods.endpoints import State
 from argosy_gateway.pods.proof import Proof
 from argosy_gateway.routing.roster import Route
@@ -37,6 +40,16 @@ async def test_each_call_shows_the_token_of_now_and_names_the_pod_it_means(tmp_p
     shown = [call.headers["authorization"] for call in engine.calls]
     assert shown == ["bearer one.two.three", "bearer four.five.six"]  # the fake writes small
     assert {call.headers["x-argosy-pod-uid"] for call in engine.calls} == {engine.endpoint().uid}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a\r\nx-argosy-prefill: b", "ä"])
+def test_a_gateway_without_a_usable_token_does_not_start(tmp_path, text):
+    file = tmp_path / "token"
+    file.write_text(text)
+    with pytest.raises(CredentialsError, match="token"):
+        Proof(file)
+    with pytest.raises(CredentialsError, match="No such file"):
+        Proof(tmp_path / "none")
 
 
 def test_an_unusable_new_token_leaves_the_one_before_and_is_reported_once(tmp_path, caplog):
@@ -112,3 +125,14 @@ async def test_another_engine_with_the_key_of_another_pod_serves_nothing():
         answers = [await f.answered(CHAT) for _ in range(4)]
     assert [one.status for one in answers] == [200] * 4
     assert len(stranger.calls) <= 1
+
+
+async def test_another_engine_that_ends_is_left_like_one_that_drains():
+    async def ends(call):
+        await call.status(503, {"error": "shutting down"})
+
+    leaving, right = OtherEngine("a"), OtherEngine("b", key="b")
+    async with direct(leaving, right) as f:
+        leaving.behaviour = ends
+        answers = [await f.answered(CHAT) for _ in range(4)]
+    assert [one.status for one in answers] == [200] * 4

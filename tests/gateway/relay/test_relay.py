@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 
 import httpx
 import pytest
@@ -83,27 +82,6 @@ async def test_a_gateway_without_descriptors_says_so_and_blames_no_pod(monkeypat
         assert (await c.post(PATH, json=CHAT)).status_code == 200, "both are called again at once"
 
 
-async def test_a_stream_that_breaks_after_a_byte_ends_in_an_error_event_and_is_not_retried():
-    async def half(call):
-        await call.begin_stream()
-        await call.token("one")
-        call.writer.transport.abort()
-
-    a, b = Engine("a", half), Engine("b", half)
-    async with front(a, b, slo=SLO) as f, client(f) as c:
-        response = await c.post(PATH, json=STREAM)
-        events = [e for e in response.text.split("\n\n") if e]
-        assert response.status_code == 200
-        assert "one" in events[0]
-        error = json.loads(events[-1].removeprefix("data: "))["error"]
-        assert (error["type"], error["code"]) == ("server_error", "stream_broken")
-        assert "[DONE]" not in response.text
-        assert len(a.calls) + len(b.calls) == 1
-        await f.settled()
-        assert f.count("argosy_requests_completed_total", result="failed") == 1
-        assert f.verdicts() == {("miss", "miss"): 1}
-
-
 async def test_a_whole_answer_that_breaks_halfway_is_retried_because_nothing_was_sent():
     async def half(call):
         await call.begin(200, "content-length: 900")
@@ -158,17 +136,6 @@ async def test_an_answer_of_another_pod_on_a_reused_address_is_asked_of_our_own(
         assert f.count("argosy_gateway_retries_total", reason="wrong_pod") == 1
 
 
-async def test_attempts_that_fail_are_bounded_and_the_engines_error_is_passed_on():
-    engine = Engine("a", fail)
-    async with front(engine, slo=SLO) as f, client(f) as c:
-        response = await c.post(PATH, json=CHAT)
-        assert response.status_code == 500
-        assert response.json()["error"]["message"] == "boom"
-        assert len(engine.calls) == 2
-        await f.settled()
-        assert f.verdicts() == {("miss", "miss"): 1}
-
-
 async def test_a_request_waits_for_a_pod_and_goes_as_soon_as_one_serves():
     a = Engine("a")
     async with front(a) as f, client(f) as c:
@@ -178,20 +145,6 @@ async def test_a_request_waits_for_a_pod_and_goes_as_soon_as_one_serves():
         assert f.count("argosy_gateway_inflight_requests") == 1
         f.state.directory.put(a.endpoint())
         assert (await waiting).status_code == 200
-
-
-async def test_decode_gets_its_prefill_candidates_of_the_same_revision():
-    d = Engine("d", role=Role.DECODE, revision="r1")
-    p = Engine("p", role=Role.PREFILL, revision="r1")
-    other = Engine("o", role=Role.PREFILL, revision="r2")
-    async with front(d, p, other, slo=SLO) as f, client(f) as c:
-        assert (await c.post(PATH, json=STREAM)).status_code == 200
-        assert d.calls[0].headers["x-argosy-prefill"] == "127.0.0.1:8002"
-        assert not p.calls
-        assert not other.calls
-        await f.settled()
-        labels = {"role_mode": "disaggregated", "class": "default", "ttft": "ok", "tpot": "ok"}
-        assert f.count("argosy_slo_requests_total", **labels) == 1
 
 
 @pytest.mark.parametrize("state", [State.UNREADY, State.DRAINING, None])
@@ -291,20 +244,6 @@ async def test_an_answer_in_one_piece_may_take_longer_than_a_first_token(body, s
         f.state.sweep()
         go_on.set()
         assert (await request).status_code == status
-
-
-@pytest.mark.slow
-async def test_an_engine_that_falls_silent_in_a_stream_is_given_up():
-    async def stall(call):
-        await call.begin_stream()
-        await call.token("one")
-        await call.gone()
-
-    limits = Limits(engine_silence_s=0.05)
-    async with front(Engine("a", stall), limits=limits) as f, client(f) as c:
-        response = await c.post(PATH, json=STREAM)
-        assert "silent" in response.text
-        assert "[DONE]" not in response.text
 
 
 async def test_counters_agree_after_many_concurrent_requests_and_random_departures():

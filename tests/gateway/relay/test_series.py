@@ -9,9 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from argosy_gateway.config import Slo
-from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.relay.metrics import Metrics
-from argosy_gateway.relay.verdicts import Ending, Outcome
 
 SLO = Slo(ttft_s=0.25, tpot_s=0.035)
 
@@ -29,14 +27,6 @@ def samples(metrics):
 def moved(metrics):
     """What is not 0; buckets apart."""
     return {k: v for k, v in samples(metrics).items() if v and not k[0].endswith("_bucket")}
-
-
-def outcome(ending, **times):
-    return Outcome(ending, 100.0, 103.0, **times)
-
-
-def end(metrics, ending, usage=None, mode="colocated", **times):
-    metrics.count_ended(outcome(ending, **times), role_mode=mode, usage=usage)
 
 
 def test_every_label_value_exists_with_0_from_the_start():
@@ -105,48 +95,3 @@ def test_the_limit_of_the_slo_is_an_edge_of_its_own_histogram_alone(name, withou
     added = set(edges(Metrics(SLO), name)) - set(plain) - {math.inf}
     assert added == ({limit} if limit else set())
     assert len(edges(Metrics(SLO), name)) == len(plain) + 1 + bool(limit)
-
-
-def test_a_request_exactly_at_the_limit_is_in_the_limits_bucket():
-    metrics = Metrics(SLO)
-    end(metrics, Ending.OK, first_content_at=100.25, last_content_at=100.25, output_tokens=1)
-    shown = samples(metrics)
-    assert shown["argosy_gateway_ttft_seconds_bucket", "0.25"] == 1
-    assert shown["argosy_gateway_ttft_seconds_bucket", "0.2"] == 0
-
-
-def pod(name, role, state):
-    return Endpoint(name, name, "10.0.0.1", role, "r", state)
-
-
-def test_a_scrape_counts_the_known_pods_by_role_and_state_as_they_are_now():
-    metrics = Metrics(SLO)
-    known = [
-        pod("p1", Role.PREFILL, State.SERVING),
-        pod("p2", Role.PREFILL, State.SERVING),
-        pod("d1", Role.DECODE, State.SERVING),
-        pod("d2", Role.DECODE, State.DRAINING),
-        pod("c1", Role.COLOCATED, State.UNREADY),
-    ]
-    name = "argosy_gateway_endpoints"
-    metrics.count_endpoints(known)
-    assert moved(metrics) == {
-        (name, "prefill", "serving"): 2,
-        (name, "decode", "serving"): 1,
-        (name, "decode", "draining"): 1,
-        (name, "colocated", "unready"): 1,
-    }
-    metrics.count_endpoints(known[2:3])
-    assert moved(metrics) == {(name, "decode", "serving"): 1}
-
-
-def test_a_scrape_names_type_and_meaning_and_no_time_of_creation():
-    text = Metrics(SLO).exposition().decode()
-    assert "# TYPE argosy_requests_received_total counter\n" in text
-    assert "# HELP argosy_requests_received_total Requests, by what was decided" in text
-    assert "# TYPE argosy_gateway_endpoints gauge\n" in text
-    assert "# HELP argosy_gateway_endpoints Engine pods that this gateway knows\n" in text
-    assert "# TYPE argosy_gateway_ttft_seconds histogram\n" in text
-    assert "# HELP argosy_gateway_ttft_seconds From a request's first byte" in text
-    assert "process_cpu_seconds_total " in text
-    assert "_created" not in text

@@ -12,7 +12,7 @@ import pytest
 
 from argosy_gateway.config import Limits
 from tests.gateway.engines import Call, Engine, Front, front
-from tests.gateway.relay.test_streams_go_on import IDS, one_and_wait, read, rest
+from tests.gateway.relay.test_streams_go_on import one_and_wait, read, rest
 
 QUICK = Limits(wait_s=0.05, silent_s=0.12)
 """Real seconds, as probes go over sockets. What must not happen is tried for many times as long."""
@@ -87,48 +87,6 @@ async def test_a_pod_that_computes_for_long_and_answers_its_probe_is_not_left(be
         assert 2 <= a.probes <= 1.5 / QUICK.wait_s + 1, "it is asked again, and not at each sweep"
         assert f.state.directory.health.rank("a") == 0
         reading.cancel()
-
-
-async def test_a_pod_whose_other_stream_goes_on_is_not_left():
-    """Its probes may wait behind much else on a machine that is short of CPU time."""
-
-    async def drips(call: Call) -> None:
-        await call.begin_stream(IDS)
-        for number in range(1000):
-            await call.token("x", number)
-            await asyncio.sleep(0.01)
-
-    behaviours = [one_and_wait, drips]
-
-    async def in_turn(call: Call) -> None:
-        await behaviours.pop(0)(call)
-
-    limits = Limits(wait_s=0.25, silent_s=0.6)
-    async with pair(in_turn, limits=limits) as (f, a, b):
-        stalled = asyncio.ensure_future(read(f))
-        await f.until(lambda: a.calls)
-        other = asyncio.ensure_future(read(f))
-        await f.until(lambda: len(a.calls) == 2)
-        a.stopped = True
-        knows(f, a, b)
-        await sweep_for(f, 2.5)
-        assert a.probes
-        assert (b.calls, stalled.done(), other.done()) == ([], False, False)
-        stalled.cancel()
-        other.cancel()
-
-
-async def test_a_stream_stays_where_no_other_pod_can_serve_it():
-    async with pair(one_and_wait) as (f, a, b):
-        reading = asyncio.ensure_future(read(f))
-        await f.until(lambda: f.state.id_budget.held)
-        a.stopped = True
-        await sweep_for(f, 0.5)
-        assert f.state.probes.is_silent("a")
-        assert not reading.done()
-        knows(f, a, b)
-        await swept(f, reading)
-        assert reading.result()[0] == "one two three"
 
 
 async def test_no_request_goes_to_a_silent_pod_until_it_answers():

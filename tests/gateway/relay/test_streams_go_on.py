@@ -141,6 +141,23 @@ async def test_a_stream_that_misses_only_its_end_mark_gets_it_from_the_gateway()
         assert f.count("argosy_requests_completed_total", result="ok") == 1
 
 
+async def test_usage_in_each_chunk_does_not_stand_for_that_of_the_end():
+    async def closes(call: Call) -> None:
+        await call.begin_stream(IDS)
+        chunk = {"created": 9, "choices": [{"index": 0, "delta": {"content": "one two three"}}]}
+        chunk["usage"] = {"prompt_tokens": 7, "completion_tokens": 3}
+        await call.raw(b": argosy 1,2,3\ndata: " + json.dumps(chunk).encode() + b"\n\n")
+        await close(call)
+        call.writer.transport.abort()
+
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    async with pair(closes, rest) as (f, a, b):
+        text, events = await read(f, stream_options=options)
+        assert a.calls[0].body["stream_options"] == b.calls[0].body["stream_options"] == options
+        assert text == "one two three"
+        assert events[-2:] == [USAGE.decode(), "[DONE]"]
+
+
 async def test_an_error_event_is_not_shown_to_the_client_whose_stream_goes_on():
     error = b'{"error": {"message": "boom", "code": "internal_error"}}'
     async with pair(breaks_after(1, error=error), rest) as (f, _, _b):
@@ -320,6 +337,31 @@ async def test_a_stream_leaves_a_pod_that_drains_only_in_mode_migrate(mode):
         assert not f.state.directory.health.failed_recently(a.name)
 
 
+async def test_a_stream_stays_on_a_pod_that_drains_where_no_other_can_serve_it():
+    swept = asyncio.Event()
+
+    async def slow(call: Call) -> None:
+        await call.begin_stream(IDS)
+        await call.token("one", 1)
+        await swept.wait()
+        await call.token(" two", 2)
+        await call.token(" three", 3)
+        await close(call)
+        await call.event(USAGE)
+        await call.event(b"[DONE]")
+
+    async with pair(slow, rest, drain_mode="migrate") as (f, a, b):
+        b.revision = "bbbbbbbb"
+        reading = asyncio.ensure_future(read(f))
+        await f.until(lambda: f.state.id_budget.held)
+        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.state.sweep()
+        swept.set()
+        text, events = await reading
+        assert (text, events[-1]) == ("one two three", "[DONE]")
+        assert b.calls == []
+
+
 async def test_the_streams_of_a_pod_that_drains_leave_it_a_few_at_a_time():
     """So that the pods that compute their prompts again get no burst of them."""
     count, computed = 10, asyncio.Semaphore(0)
@@ -345,3 +387,19 @@ async def test_the_streams_of_a_pod_that_drains_leave_it_a_few_at_a_time():
         texts = [text for text, _ in await asyncio.gather(*reading)]
         assert texts == ["one two three"] * count
         assert f.count("argosy_gateway_resumed_total", reason="draining") == count
+
+
+async def test_a_request_without_a_byte_leaves_a_pod_that_drains_and_begins_elsewhere():
+    async def silent(call: Call) -> None:
+        await call.gone()
+
+    async with pair(silent, rest, drain_mode="migrate") as (f, a, b):
+        reading = asyncio.ensure_future(read(f))
+        await f.until(lambda: a.calls)
+        f.state.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.state.sweep()
+        text, _ = await reading
+        assert text == "one two three"
+        assert sent(b.calls[0]) is None
+        assert f.count("argosy_gateway_retries_total", reason="draining") == 1
+        assert f.count("argosy_gateway_resumed_total", reason="draining") == 0

@@ -6,10 +6,7 @@ import pytest
 
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.resume import IdBudget, Resume
-from tests.gateway.direct import Client, direct
-from tests.gateway.engines import Engine
-
-WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+from tests.gateway.direct import Client
 
 
 def error(client: Client) -> dict[str, object]:
@@ -18,24 +15,6 @@ def error(client: Client) -> dict[str, object]:
     assert client.headers["x-request-id"]
     found: dict[str, object] = json.loads(client.text)["error"]
     return found
-
-
-def says(message: str, code: str | None) -> dict[str, object]:
-    return {"message": message, "type": "server_error", "param": None, "code": code}
-
-
-async def test_a_fault_of_the_gateway_is_a_500_that_is_counted_as_failed():
-    class Broken:
-        def choose(self, *_):
-            raise RuntimeError("a fault")
-
-    async with direct(Engine("a")) as gateway:
-        gateway.state.strategy = Broken()
-        client = await gateway.answered(WHOLE)
-        await gateway.settled()
-        assert gateway.count("argosy_requests_completed_total", result="failed") == 1
-    assert client.status == 500
-    assert error(client) == says("The gateway failed.", None)
 
 
 # How an answer is framed

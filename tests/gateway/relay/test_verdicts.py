@@ -65,12 +65,6 @@ def test_there_is_no_tpot_without_a_second_token_and_both_times(n, first, last):
     assert tpot_s(ended(Ending.OK, first=first, last=last, n=n)) is None
 
 
-def test_a_client_that_left_is_judged_by_the_time_since_its_request_came():
-    late = Outcome(Ending.CLIENT_GONE, 10.0, 10.21)
-    assert judge(late, SLO) == TTFT_MISS
-    assert judge(Outcome(Ending.CLIENT_GONE, 10.0, 10.19), SLO) is None
-
-
 @pytest.mark.parametrize(
     ("named_ms", "seconds"),
     [

@@ -121,16 +121,3 @@ async def test_the_time_without_a_request_counts_from_the_end_of_the_last_one():
         await client.whole
         gateway.advance(3)
         assert used(gateway) == {"pod": "g-1", "in_flight": 0, "idle_s": 3.0}
-
-
-async def test_a_request_that_is_refused_because_of_load_shows_that_the_fleet_is_in_use():
-    async with direct(max_queue=1, **WAKES) as gateway:
-        gateway.state.directory.replace([])
-        first = gateway.ask(BODY)
-        await gateway.until(lambda: gateway.state.relays)
-        gateway.advance(60)
-        assert (await gateway.answered(BODY)).status == 429
-        relay = gateway.state.relays.pop()  # as if the first one had ended before
-        assert gateway.state.idle_s() == 0
-        gateway.state.relays.add(relay)
-        await first.leave()

@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 from itertools import count
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -199,13 +198,6 @@ def test_in_pairs_the_prefill_pod_is_the_one_with_the_cache_unless_the_pair_fail
     assert route.cached_tokens == 0
 
 
-def test_a_pod_that_is_gone_is_not_chosen():
-    strategy = KvAware(random.Random(1))
-    home = send(strategy, asks(prompt(7)), groups_of(pods(4)), IDLE).head.uid
-    left = groups_of([pod for pod in pods(4) if pod.uid != home])
-    assert send(strategy, asks(prompt(7)), left, IDLE).head.uid != home
-
-
 def sends(strategy, groups, text, finds=None):
     """Send a prompt; the engine finds this share of what was expected. Returns the route."""
     request = asks(text)
@@ -222,20 +214,6 @@ def fill(strategy, groups, tokens):
     """Send new prompts of so many tokens together."""
     for _ in range(tokens // 1000):
         send(strategy, asks(prompt(next(NEW), 4000)), groups, IDLE)
-
-
-def test_an_answer_without_the_expected_tokens_shows_what_the_cache_holds():
-    strategy, groups = KvAware(random.Random(1)), groups_of(pods(1))
-    sends(strategy, groups, prompt(1))
-    fill(strategy, groups, 30_000)
-    assert sends(strategy, groups, prompt(1)).cached_tokens > 0, "nothing speaks against it"
-    fill(strategy, groups, 30_000)
-    assert sends(strategy, groups, prompt(1), finds=0.49).cached_tokens > 0
-    sends(strategy, groups, prompt(2))
-    fill(strategy, groups, 40_000)
-    assert sends(strategy, groups, prompt(2)).cached_tokens == 0, "evicted after 30,000"
-    fill(strategy, groups, 15_000)
-    assert sends(strategy, groups, prompt(2)).cached_tokens > 0
 
 
 def test_a_prefix_that_is_still_being_computed_does_not_empty_the_index():
@@ -278,26 +256,6 @@ def test_revisions_have_rings_of_their_own_and_old_ones_do_not_pile_up():
 
 
 # What both have in common
-
-
-@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
-def test_only_the_pair_that_fails_is_avoided(strategy):
-    chosen = strategy(random.Random(1))
-    groups = groups_of([*pods(4, Role.PREFILL), *pods(1, Role.DECODE)])
-    first = send(chosen, asks(prompt(7)), groups, IDLE).prefills[0].uid
-    for decode, stays in (("other", True), ("d0", False)):
-        view = FleetView({}, lambda p, d, decode=decode: (p, d) == (first, decode))
-        assert (chosen.choose(asks(prompt(7)), groups, view).prefills[0].uid == first) is stays
-
-
-@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
-@pytest.mark.parametrize("pairs", [False, True])
-def test_among_forty_pods_a_prompt_finds_its_pod_again(strategy, pairs):
-    fleet = [*pods(40, Role.PREFILL), *pods(40, Role.DECODE)] if pairs else pods(40)
-    chosen, groups = strategy(random.Random(1)), groups_of(fleet)
-    homes = [send(chosen, asks(prompt(n)), groups, IDLE).prefiller for n in range(20)]
-    assert [chosen.choose(asks(prompt(n)), groups, IDLE).prefiller for n in range(20)] == homes
-    assert len({pod.uid for pod in homes}) > 5
 
 
 # What kvAware takes a cache to hold
@@ -343,14 +301,6 @@ def test_an_answer_with_less_than_half_shows_that_prefixes_of_that_age_are_gone(
     assert known(strategy) == (0, 0)
 
 
-def test_a_prefix_is_known_of_the_four_pods_that_used_it_last():
-    strategy, alone = KvAware(random.Random(1)), [groups_of([pod]) for pod in pods(5)]
-    for number in (0, 1, 2, 3, 0, 4):
-        send(strategy, KNOWN, alone[number], IDLE)
-    found = [strategy.choose(KNOWN, groups, IDLE).cached_tokens for groups in alone]
-    assert found == [100, 0, 100, 100, 100]
-
-
 # The decode pod of kvAware
 
 
@@ -361,14 +311,3 @@ def test_the_decode_pod_is_the_one_that_has_most_of_the_prompt():
     for n, home in homes.items():
         route = send(strategy, asks(prompt(n) + "and a question"), groups, IDLE)
         assert (route.head.uid, route.head_cached_tokens >= 0.8 * 500) == (home, True)
-
-
-def test_a_decode_pod_gets_at_most_a_quarter_over_the_mean_of_sequences_for_its_cache():
-    groups = groups_of(PAIRS)
-    for sequences, stays in ((5, True), (6, False)):
-        strategy = KvAware(random.Random(1))
-        home = send(strategy, asks(prompt(7)), groups, IDLE).head.uid
-        view = FleetView({f"d{n}": PodLoad(4, 0) for n in range(4)} | {home: PodLoad(sequences, 0)})
-        route = send(strategy, asks(prompt(7)), groups, view)
-        assert (route.head.uid == home) is stays
-        assert (route.head_cached_tokens > 0) is stays

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.routing.dispatch import STEP_TOKENS
 from tests.gateway.routing.world import Asked, World, poisson, share
 
 PACE, TOKENS, LIMIT_S = 9000.0, 4800, 2.5
@@ -102,12 +101,6 @@ def test_a_request_that_would_miss_waits_behind_the_first_that_meets():
     assert going(Asked(0.0, 9000, limit_s=1.99), Asked(0.0, 9000, limit_s=1.99)) == 1
 
 
-def test_short_prompts_fill_one_step_of_a_pod_before_any_is_held():
-    quarter = STEP_TOKENS // 4
-    limit_s = 6 * quarter / PACE  # 0.4 of it is less than three prompts
-    assert going(*(Asked(0.0, quarter, limit_s=limit_s) for _ in range(9))) == 4
-
-
 def test_to_a_pod_with_nearly_nothing_outstanding_even_a_late_request_goes():
     late = [Asked(0.0, 100, limit_s=0.001) for _ in range(3)]
     assert going(*late) == 1
@@ -161,16 +154,6 @@ def test_short_prompts_of_one_flow_meet_their_limit_beside_a_flood_of_long_ones(
     world.play([*flood, *short], until=50)
     assert share(short) >= 0.97
     assert max(one.first_at - one.at for one in short) < 2 * LIMIT_S
-
-
-def test_a_lower_priority_number_goes_first():
-    world = World(PACE)
-    teach(world, 1.0)
-    plain = poisson(rate(1, 5), 0, 30, tokens=TOKENS, seed=1, limit_s=LIMIT_S)
-    first = poisson(rate(1, 0.4), 0, 30, tokens=TOKENS, seed=2, limit_s=LIMIT_S, priority=-1)
-    world.play([*plain, *first], until=40)
-    assert share(first) >= 0.75
-    assert share(plain) <= 0.25
 
 
 @pytest.mark.parametrize(("gateways", "most"), [(1, 8), (2, 8), (3, 6), (4, 4), (100, 1)])

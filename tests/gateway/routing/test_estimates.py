@@ -46,22 +46,9 @@ def miss(margin: Margin, ttft_s: float, *, sent_at: float = 0.0, now: float = 10
     margin.observe(predicted_s=plan, ttft_s=ttft_s, limit_s=1.0, sent_at=sent_at, now=now)
 
 
-def test_without_a_miss_the_whole_limit_is_used():
-    margin = Margin()
-    miss(margin, 1.0)
-    assert margin.share(10.0) == MOST_SHARE == 1.0
-
-
 def test_a_miss_of_what_was_planned_cuts_the_share_and_time_gives_it_back():
     margin = Margin()
     miss(margin, 1.25)
     assert margin.share(10.0) == pytest.approx(0.72)  # 1 / 1.25, and a tenth less
     assert margin.share(20.0) == pytest.approx(0.75)
     assert margin.share(1000.0) == MOST_SHARE
-
-
-@pytest.mark.parametrize(("plan", "cut"), [(0.49, False), (0.5, True), (1.0, True), (1.01, False)])
-def test_only_a_request_planned_near_its_limit_shows_anything(plan, cut):
-    margin = Margin()
-    miss(margin, 1.1, plan=plan)
-    assert (margin.share(10.0) < MOST_SHARE) is cut

@@ -70,18 +70,6 @@ def test_the_flow_that_was_served_less_goes_first():
     assert drained(line_of(*a, *b)) == [a[0], b[0], b[1], a[1], b[2], a[2]]
 
 
-def test_late_requests_of_each_flow_go_in_turn():
-    many = [waiting(1.0, flow="many") for _ in range(4)]
-    few = [waiting(1.0, flow="few") for _ in range(2)]
-    line = line_of(*many, *few)
-    line.first_in_time(2.0, 2.0)
-    out = []
-    while (one := line.first_late()) is not None:
-        out.append(one)
-        line.serve(one)
-    assert out == [many[0], few[0], many[1], few[1], many[2], many[3]]
-
-
 def test_the_line_counts_requests_and_tokens_until_they_leave_and_only_once():
     one, two = waiting(1.0, tokens=3), waiting(2.0, tokens=4)
     line = line_of(one, two)

@@ -56,12 +56,6 @@ def test_a_request_goes_to_the_three_prefill_pods_with_the_shortest_backlog_and_
     assert route_of(dispatch(waiting()), busy) == ["d1", "p2", "p1", "p3"]
 
 
-def test_a_prefill_pod_whose_handovers_to_the_head_fail_is_named_last():
-    made = dispatch(waiting(), avoids=lambda prefill, decode: (prefill, decode) == ("p0", "d0"))
-    busy = loads(p2=2000, p3=1000) | {"d1": PodLoad(1)}
-    assert route_of(made, busy) == ["d0", "p1", "p3", "p2"]
-
-
 @pytest.mark.parametrize(("tokens", "taken"), [(8000, True), (9000, False)])
 def test_the_strategys_route_is_taken_as_long_as_the_request_meets_its_limit_there(tokens, taken):
     chosen = Route(D[0], (P[3],))

@@ -34,14 +34,3 @@ def test_after_any_changes_the_pods_come_as_if_all_were_sorted(first, steps):
         assert list(order.pods()) == right
         assert order.first() == (right[0] if right else None)
         assert len(order._heap) <= 4 * len(pods) + 64 + len(pods)
-
-
-def test_a_pod_whose_key_fell_comes_first_also_when_another_pod_came_in_between():
-    keys = {"p0": 1, "p1": 2, "p2": 3}
-    order = PodOrder(lambda uid: keys[uid])
-    order.update(PODS[:2])
-    assert order.first() is PODS[0]
-    keys["p1"] = 0
-    order.touch("p1")
-    order.update(PODS[:3])
-    assert list(order.pods()) == [PODS[1], PODS[0], PODS[2]]

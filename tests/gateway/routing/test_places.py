@@ -114,9 +114,3 @@ def test_at_ten_times_the_load_short_prompts_with_long_answers_keep_both_limits(
     assert kept >= 0.95
     assert goodput >= 0.8 * RATE
     assert found[None] == (0, 0)
-
-
-def test_with_a_bound_that_no_number_of_sequences_keeps_every_pod_stays_in_use():
-    world = Pairs(base_s=0.2, each_s=0.0001)
-    asked = world.play(chats(10, 60, prompt=100, output=20), until=120)
-    assert all(one.last_at is not None for one in asked)

@@ -147,17 +147,6 @@ async def test_who_waited_long_enough_gets_no_route_and_who_came_later_still_wai
         assert (await begun(two)).route.head.uid == "e"
 
 
-async def test_who_gave_up_takes_no_place_when_one_is_free():
-    async with fleet_of() as fleet:
-        one, two = await fleet.ask(), await fleet.ask()
-        one.cancel()
-        await settled()
-        assert len(fleet.queue) == 1
-        fleet.first.end()
-        (await begun(two)).place.end()
-        assert fleet.in_flight.loads == {}
-
-
 async def test_a_request_that_is_cancelled_with_its_route_gives_the_place_back():
     async with fleet_of() as fleet:
         one = await fleet.ask()

@@ -102,16 +102,6 @@ def test_at_most_half_of_the_heads_are_suspended_and_never_all(heads, most):
     assert most_suspended(heads) == most
 
 
-@pytest.mark.parametrize(("sick", "chosen"), [(3, "def"), (4, "aef"), (6, "abc")])
-def test_of_too_many_failing_pods_the_least_bad_go_on_serving(sick, chosen):
-    health = Health(lambda: 100.0)
-    for number, uid in enumerate("abcdef"[:sick]):
-        for _ in range(2 + number):
-            health.count_failure(uid, 100.0)
-    pods = [pod(name) for name in "abcdef"]
-    assert "".join(p.uid for p in candidates(pods, health)) == chosen
-
-
 def revisions(*pods: tuple[str, Role, str]) -> tuple[Directory, Roster]:
     directory = Directory(lambda: 100.0)
     directory.replace(Endpoint(n, n, "", role, rev, State.SERVING) for n, role, rev in pods)

@@ -56,14 +56,6 @@ def test_a_gateway_keeps_to_its_share_while_four_requests_wait_for_each_pod_of_i
     assert gateways(number)[0].keeps(waiting, pods) is keeps
 
 
-@pytest.mark.parametrize(
-    ("number", "pods", "apart", "each"),
-    [(1, 4, False, 2), (2, 4, False, 1), (5, 4, False, 1), (4, 4, True, 2), (5, 4, True, 1)],
-)
-def test_two_prompts_of_a_pod_are_divided_by_those_that_share_it(number, pods, apart, each):
-    assert gateways(number)[0].each(2, pods, apart=apart) == each
-
-
 @pytest.mark.parametrize(("number", "pods", "least"), [(4, 4, 0.8), (4, 8, 0.8), (6, 8, 0.65)])
 def test_at_ten_times_the_capacity_goodput_stays_with_many_gateways(number, pods, least):
     world = World(*[PACE] * pods, gateways=number)

@@ -101,39 +101,6 @@ async def test_who_waited_for_the_whole_time_is_told_to_come_again():
         assert gateway.verdicts()[("miss", "miss")] == 1
 
 
-async def test_without_any_pod_who_waited_is_told_that_no_engine_is_ready():
-    async with direct(**SETTINGS, queue_timeout_s=7.0) as gateway:
-        client = gateway.ask(BODY)
-        await waits(gateway, 1)
-        gateway.advance(7.0)
-        await client.whole
-        assert client.status == 503
-        assert '"code":"no_engine_ready"' in client.text
-
-
-async def test_a_request_whose_wait_would_be_longer_than_allowed_is_refused_at_once():
-    held = Held()
-    engine = Engine("e", held)
-    async with direct(engine, **SETTINGS, queue_timeout_s=10.0) as gateway:
-        queue = gateway.state.queue
-        for _ in range(8):
-            queue.dispatch.pace.observe("e", ahead=200, own=100, seconds=200.0)  # 1 token a second
-        first = gateway.ask(BODY)
-        await first.reads("one")
-        waiting = gateway.ask({**BODY, "messages": [{"role": "user", "content": "x" * 36}]})
-        await waits(gateway, 1)
-        assert queue.prompt_tokens == 9
-        refused = await gateway.answered(
-            {**BODY, "messages": [{"role": "user", "content": "x" * 20}]}
-        )
-        assert refused.status == 429
-        assert refused.headers["retry-after"] == "4"  # 9 + 5 seconds of work, 10 allowed
-        assert gateway.count("argosy_requests_received_total", outcome="shed") == 1
-        held.free.set()
-        await asyncio.gather(first.whole, waiting.whole)
-        assert waiting.status == 200
-
-
 async def test_the_queue_knows_limit_priority_and_flow_of_a_request():
     classes = (SloClass("batch", Slo(9.0, 1.0), priority=5),)
     async with direct(Engine("e"), **SETTINGS, slo_classes=classes) as gateway:

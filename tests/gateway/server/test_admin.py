@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 
-import pytest
-
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.line import Waiting
@@ -25,12 +23,6 @@ async def ask(gateway, path):
     assert answer.headers["content-length"] == str(len(answer.body))
     assert answer.headers.keys() == {"content-type", "content-length"}
     return answer.status, answer.headers["content-type"], answer.body
-
-
-@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics/", "/v1/models"])
-async def test_other_paths_are_answered_with_those_that_there_are(path):
-    says = b'{"paths":["/health","/ready","/pairs","/load","/metrics"]}'
-    assert await ask(gateway_of(), path) == (404, JSON, says)
 
 
 async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_came():
@@ -93,18 +85,6 @@ async def test_a_gateway_that_is_denied_for_more_than_a_minute_is_unready():
     )
     gateway.directory.grant_access()
     assert (await ask(gateway, "/ready"))[0] == 200
-
-
-async def test_a_gateway_whose_pods_cannot_serve_for_longer_than_a_request_waits_is_unready():
-    gateway = gateway_of(queue_timeout_s=7.0)
-    gateway.directory.replace([pod("a")])
-    gateway.sweep()
-    gateway.directory.replace([pod("a", state=State.UNREADY)])
-    gateway.sweep()
-    gateway.clock.now += 7
-    assert (await ask(gateway, "/ready"))[0] == 200
-    gateway.clock.now += 0.2
-    assert await ask(gateway, "/ready") == unready("no engine pod can serve since 7 s")
 
 
 async def test_pairs_whose_last_handover_failed_are_named_by_their_pods_with_their_times():

@@ -7,8 +7,6 @@ from uvicorn.server import ServerState
 
 from argosy_gateway.server.app import CLIENT
 from argosy_gateway.server.guard import Guard
-from tests.gateway.engines import Engine, front
-from tests.gateway.server.test_clients import request
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
@@ -96,18 +94,6 @@ async def test_a_whole_answer_is_one_write_and_each_request_of_a_connection_has_
     assert connection.written == [HEAD + b"content-length: 2\r\n\r\nok"] * 2
 
 
-async def test_what_a_client_is_told_before_its_answer_does_not_wait_for_it():
-    async def app(_scope, receive, send):
-        assert (await receive())["body"] == b"hi"
-        assert connection.written == [b"HTTP/1.1 100 Continue\r\n\r\n"]
-        await send(start((b"content-length", b"0")))
-        await send(part(b""))
-
-    connection = Connection(app, b"expect: 100-continue")
-    await connection.ended()
-    assert connection.written[1:] == [HEAD + b"content-length: 0\r\n\r\n"]
-
-
 async def test_an_app_that_fails_behind_the_head_leaves_a_head_and_a_closed_connection():
     async def app(_scope, _receive, send):
         await send(start())
@@ -139,23 +125,3 @@ async def test_the_app_is_called_when_the_client_leaves_and_not_after_a_whole_an
         leaves.set()
         await connection.ended()
         assert seen == ([] if whole else ["left"])
-
-
-async def test_a_client_that_sent_a_long_body_is_seen_to_leave():
-    """The end of a long body leaves the socket unread, and an unread socket shows no end."""
-    seen = asyncio.Event()
-
-    async def watched(call):
-        await call.begin_stream()
-        await call.token("one")
-        await call.gone()
-        seen.set()
-
-    async with front(Engine("a", watched)) as f, asyncio.timeout(30):
-        port = int(f.url.rsplit(":", 1)[1])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        content = '{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}'
-        writer.write(request((content % ("x" * 400_000)).encode()))
-        await reader.readuntil(b"one")
-        writer.close()
-        await seen.wait()

@@ -91,24 +91,6 @@ async def test_clients_that_never_read_do_not_hold_the_end_of_the_process():
 
 
 @on_both_loops
-async def test_an_idle_connection_makes_room_for_a_new_one():
-    async with front(Engine("a"), max_queue=1) as f, client(f) as c:
-        idle = []
-        for _ in range(66):
-            sock = await dial(f)
-            await asyncio.get_running_loop().sock_sendall(
-                sock, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-            )
-            await asyncio.get_running_loop().sock_recv(sock, 4096)
-            idle.append(sock)
-        assert f.connections() == 66
-        assert (await c.get("/health")).status_code == 200
-        assert await asyncio.get_running_loop().sock_recv(idle[0], 1) == b""
-        for sock in idle:
-            sock.close()
-
-
-@on_both_loops
 async def test_bodies_that_never_end_are_bounded_and_the_oldest_goes_first():
     limits = Limits(body_bytes=100_000, arriving_bytes=400_000)
     async with front(Engine("a"), limits=limits, max_queue=100) as f, client(f) as c:
@@ -144,27 +126,3 @@ async def test_of_two_pipelined_requests_the_first_does_not_outlive_its_client()
                 await f.until(lambda: any(guard.surplus for guard in f.guards()))
             writer.close()
             await f.settled()
-
-
-@on_both_loops
-async def test_a_client_of_http_1_0_gets_a_stream_without_chunks_as_it_arrives():
-    go_on = asyncio.Event()
-
-    async def slow(call):
-        await call.begin_stream()
-        await call.token("one")
-        await go_on.wait()
-        await call.finish(1)
-
-    async with front(Engine("a", slow)) as f:
-        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
-        writer.write(request(STREAM, version="1.0"))
-        async with asyncio.timeout(10):
-            head = await reader.readuntil(b"\r\n\r\n")
-            assert b" 200 " in head
-            assert b"transfer-encoding" not in head
-            assert b"connection: close" in head
-            assert (await reader.readuntil(b"\n\n")).startswith(b"data: {")
-            go_on.set()
-            assert (await reader.read()).endswith(b"data: [DONE]\n\n")
-        writer.close()

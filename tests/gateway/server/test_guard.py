@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from argosy_gateway.server.app import CLIENT
+from argosy_gateway.server.app import CLIENT, RECEIVED_AT
 from tests.gateway.server.clients import (
     GET,
     HI,
@@ -60,19 +60,44 @@ async def test_a_connection_waits_65_s_for_its_next_request():
     assert not client.open
 
 
+@timed
+async def test_a_request_is_received_when_its_first_byte_is():
+    app, loop = Echo(), asyncio.get_running_loop()
+    client = Server(app).client()
+    await asyncio.sleep(1)
+    began = loop.time()
+    await client.sends(HI[:1])
+    await asyncio.sleep(3)
+    await client.sends(HI[1:])
+    assert app.scopes[0]["state"][RECEIVED_AT] == pytest.approx(began)
+
+
 # The size of a head.
 
 
+def head_of(size):
+    """A head whose target, names and values have so many bytes, with four more a header."""
+    fixed = len(b"/a") + len(b"hostx") + 4 + len(b"a") + 4
+    return GET + b"a: " + b"b" * (size - fixed) + b"\r\n\r\n"
+
+
 @timed
-async def test_a_head_in_pieces_may_have_32_kib_with_its_request_line():
+async def test_a_head_in_one_piece_may_have_32_kib():
     server = Server(Echo())
-    begun = GET + b"a: "
-    first, second = server.client(), server.client()
-    parts = [begun + b"b" * (16_384 - len(begun)), b"b" * 16_384]
-    assert await first.sends(*parts) == b""
-    assert first.open
-    assert await second.sends(*parts, b"b") == TOO_LARGE
-    assert not second.open
+    client = server.client()
+    assert (await client.sends(head_of(32_768))).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert await server.client().sends(head_of(32_769)) == TOO_LARGE
+
+
+@timed
+async def test_of_a_refused_head_nothing_more_is_read():
+    app = Echo()
+    client = Server(app).client()
+    client.guard.data_received(head_of(40_000) + HI)
+    client.guard.data_received(HI)
+    await turns()
+    assert client.transport.written == TOO_LARGE
+    assert app.scopes == []
 
 
 # How many connections.
@@ -185,3 +210,15 @@ async def test_a_part_that_is_written_at_once_is_a_chunk_like_others():
     )
     await app.send({"type": "http.response.body", "body": b""})
     assert not app.body.has_room, "the answer is whole"
+
+
+@timed
+async def test_a_client_that_reads_slowly_or_has_left_gets_no_part_at_once():
+    app, client = await streaming()
+    assert app.body.has_room
+    client.guard.pause_writing()
+    assert not app.body.has_room
+    client.guard.resume_writing()
+    assert app.body.has_room
+    client.guard.connection_lost(None)
+    assert not app.body.has_room

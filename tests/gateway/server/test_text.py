@@ -8,7 +8,7 @@ import pytest
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role
 from tests.gateway.direct import direct
-from tests.gateway.engines import Call, Engine
+from tests.gateway.engines import Call, Engine, close_early, drain, fail
 
 ASK = {"model": "m", "prompt": "hi"}
 SLO = Slo(ttft_s=500.0, tpot_s=50.0)
@@ -81,20 +81,21 @@ async def test_an_engines_refusal_is_passed_on(behaviour, status):
         assert answer.headers.get("retry-after") == ("1" if status == 429 else None)
 
 
-async def test_a_question_need_not_name_the_model():
-    """lm-eval's remote tokenizer names none, and there is only one behind a gateway."""
-    body = {"prompt": "hi", "add_special_tokens": False}
-    engine = Engine("a", tokens)
-    async with direct(engine) as f:
-        assert (await f.answered(body, "/tokenize")).status == 200
-        assert [call.body for call in engine.calls] == [body]
+@pytest.mark.parametrize("broken", [fail, drain, close_early])
+async def test_another_engine_is_asked_when_one_fails(broken):
+    engines = [Engine("a", broken), Engine("b", tokens)]
+    async with direct(*engines) as f:
+        for _ in range(8):
+            assert (await f.answered(ASK, "/tokenize")).status == 200
+        assert len(engines[1].calls) == 8
 
 
-@pytest.mark.parametrize("path", ["/version", "/tokenizer_info"])
-async def test_what_has_no_body_is_asked_with_get(path):
-    async with direct(Engine("a", tokens)) as f:
-        answer = await f.answered({}, path)
-        assert (answer.status, answer.headers["allow"]) == (405, "GET")
+@pytest.mark.parametrize("engines", [[], [Engine("a", fail)]])
+async def test_without_an_engine_the_client_is_told_to_come_again(engines):
+    async with direct(*engines) as f:
+        answer = await f.answered(ASK, "/detokenize")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert json.loads(answer.text)["error"]["code"] == "no_engine_ready"
 
 
 async def test_a_client_that_leaves_ends_the_engines_call():
@@ -137,3 +138,12 @@ async def test_the_list_of_models_has_the_context_that_an_engine_says_and_asks_f
             assert model["created"] > 1_700_000_000
         assert (await models_of(f, "/v1/models/m"))["max_model_len"] == 4096
         assert [(call.method, call.path) for call in engine.calls] == [("GET", "/v1/models")]
+
+
+async def test_a_new_revision_is_asked_anew():
+    old = Engine("a", says_its_context(4096), answers_get=True)
+    new = Engine("b", says_its_context(8192), revision="bbbbbbbb", answers_get=True)
+    async with direct(old, new) as f:
+        for engine, length in ((old, 4096), (new, 8192)):
+            f.state.directory.replace([engine.endpoint()])
+            assert (await models_of(f))["data"][0]["max_model_len"] == length

@@ -4,10 +4,11 @@
 """
 
 import asyncio
+import ssl
 
 import pytest
 
-from argosy_gateway.errors import UnreachableError
+from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
 from argosy_gateway.wire.http1 import Exchange, Head, call, connect
 from tests.gateway.transports import Network
 from tests.gateway.wire.lines import (
@@ -81,6 +82,25 @@ async def test_the_socket_is_not_read_while_more_than_256_kib_wait():
     assert line.transport.reads == [False, True, False, True]
 
 
+@timed
+async def test_bytes_that_are_taken_at_their_arrival_do_not_wait():
+    line, taken = Line(), []
+    line.feed(ENDLESS)
+    await line.exchange.head()
+    line.exchange.on_arrival = lambda data: taken.append(len(data)) or True
+    reading = asyncio.create_task(line.exchange.read())
+    await asyncio.sleep(3)
+    began = line.exchange.waiting_since
+    line.feed(bytes(KIB_256 + 1))
+    assert line.exchange.waiting_since - began == pytest.approx(3)
+    line.exchange.on_arrival = None
+    line.feed(b"rest")
+    assert await reading == b"rest"
+    line.feed(bytes(KIB_256))
+    assert (taken, line.transport.reads) == ([KIB_256 + 1], [])
+    await line.exchange.read()
+
+
 # Failures.
 
 
@@ -92,6 +112,17 @@ async def test_what_is_no_http_is_said_to_be_none(answer):
     await asyncio.sleep(0)
     line.feed(answer)
     assert (await fails(head)).startswith("not HTTP/1.1: ")
+    assert line.fate == "closed"
+
+
+@timed
+async def test_an_abort_wakes_the_reader_and_the_first_reason_stays():
+    line = Line()
+    head = asyncio.create_task(line.exchange.head())
+    await asyncio.sleep(1)
+    line.exchange.abort()
+    line.exchange.abort("later")
+    assert await fails(head) == "aborted"
     assert line.fate == "closed"
 
 
@@ -112,6 +143,41 @@ async def test_an_answer_that_is_cut_is_broken(fed, error, says):
     line.feed(fed)
     line.lose(error)
     assert await fails(rest(line.exchange)) == says
+
+
+@timed
+async def test_a_body_without_a_length_ends_with_its_connection():
+    line = Line()
+    line.feed(OK + b"\r\nhello")
+    reading = asyncio.create_task(rest(line.exchange))
+    await asyncio.sleep(1)
+    line.lose()
+    assert await reading == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("fed", "error", "kind", "says"),
+    [
+        (b"", None, StaleError, "connection closed early (end of stream)"),
+        (b"", OSError("reset"), StaleError, "connection closed early (reset)"),
+        (
+            b"",
+            TimeoutError("nobody took it in"),
+            UnreachableError,
+            "a kept connection is dead: nobody took it in",
+        ),
+        (b"H", None, BrokenError, "connection closed early (end of stream)"),
+        (b"H", TimeoutError("late"), BrokenError, "connection closed early (late)"),
+    ],
+)
+@timed
+async def test_a_kept_connection_that_ends_before_the_first_byte_says_nothing_of_the_engine(
+    fed, error, kind, says
+):
+    line = Line(reused=True)
+    line.feed(fed)
+    line.lose(error)
+    assert await fails(line.exchange.head(), kind) == says
 
 
 # The request.
@@ -142,6 +208,23 @@ async def test_a_call_sends_one_request_in_one_piece_and_asks_for_the_end(method
     await call("api", 81, method=method, target="/a", headers=[("x", "y")], body=body, connect_s=2)
     assert network.dialled == [("api", 81, None)]
     assert network.connections[0].parts == [sent]
+
+
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        (OSError("refused"), "10.0.0.1:81: refused"),
+        (ssl.SSLError("certificate"), "10.0.0.1:81: ('certificate',)"),
+        (TimeoutError(), "10.0.0.1:81: no answer"),
+    ],
+)
+@timed
+async def test_a_host_that_cannot_be_reached_is_named(fails, says):
+    network = Network()
+    network.fails = fails
+    with pytest.raises(UnreachableError) as unreachable:
+        await connect(Exchange, "10.0.0.1", 81, connect_s=2, tls=None)
+    assert str(unreachable.value) == says
 
 
 @timed

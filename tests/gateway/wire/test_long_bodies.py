@@ -58,11 +58,6 @@ def test_a_stream_without_a_seed_gets_one(seed):
     assert first != second
 
 
-def test_an_unstreamed_body_is_sent_on_as_it_is():
-    raw = b' {"model": "m", "prompt": "a"} '
-    assert read_completion(PATH, raw, served_names=("m",)).body == raw
-
-
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 def test_a_body_in_another_encoding_is_sent_on_in_utf_8(encoding):
     body = {"model": "m", "prompt": "é", "stream": True, "seed": 7}
@@ -70,10 +65,3 @@ def test_a_body_in_another_encoding_is_sent_on_in_utf_8(encoding):
         PATH, json.dumps(body, ensure_ascii=False).encode(encoding), served_names=("m",)
     )
     assert json.loads(request.body.decode()) == {**body, "stream_options": {"include_usage": True}}
-
-
-@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
-def test_a_clients_own_stream_options_are_kept_beside_it(options):
-    body = {"model": "m", "prompt": "a", "stream": True, "stream_options": options}
-    request = read_completion(PATH, json.dumps(body).encode(), served_names=("m",))
-    assert json.loads(request.body)["stream_options"] == {**(options or {}), "include_usage": True}

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from argosy_gateway.errors import RequestError
-from argosy_gateway.wire.openai import error_body, read_completion, request_id_of
+from argosy_gateway.wire.openai import read_completion, request_id_of
 
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 
@@ -85,15 +85,6 @@ def test_a_body_without_a_model_asks_for_the_first_one_and_names_it(given, strea
     assert json.loads(request.body)["model"] == "base"
 
 
-def test_a_completion_without_a_prompt_is_refused_by_its_own_field():
-    assert refusal(PLAIN, MODEL + b'"messages":[]}') == (
-        400,
-        "'prompt' is required.",
-        "prompt",
-        None,
-    )
-
-
 @pytest.mark.parametrize(("length", "shown"), [(128, 128), (129, 128)])
 def test_another_model_is_not_found_and_named_by_128_characters_at_most(length, shown):
     assert refusal(CHAT, json.dumps({"model": "x" * length, "messages": []}).encode()) == (
@@ -101,15 +92,6 @@ def test_another_model_is_not_found_and_named_by_128_characters_at_most(length, 
         f"The model '{'x' * shown}' does not exist here; this fleet serves 'the-model'.",
         "model",
         "model_not_found",
-    )
-
-
-def test_the_body_of_an_error_has_the_four_fields_of_openai_in_utf_8():
-    assert error_body("Zu groß", type_="server_error", param="n", code="c") == (
-        '{"error":{"message":"Zu groß","type":"server_error","param":"n","code":"c"}}'.encode()
-    )
-    assert error_body("m", type_="t") == (
-        b'{"error":{"message":"m","type":"t","param":null,"code":null}}'
     )
 
 
@@ -174,12 +156,6 @@ def test_usage_is_hidden_from_a_client_that_did_not_ask_for_it(options, hidden):
     assert request.stream is True
     assert request.hide_usage is hidden
     assert json.loads(request.body)["stream_options"] == {**(options or {}), "include_usage": True}
-
-
-def test_a_stream_that_lacks_nothing_is_sent_on_byte_by_byte():
-    body = b'{"model":"m","prompt":"a","seed":0,"stream":true,"stream_options":'
-    body += b'{"include_usage":true}}\n'
-    assert read_completion(PLAIN, body, served_names=("m",)).body == body
 
 
 def test_the_usage_of_each_chunk_goes_only_with_that_of_the_end():

@@ -152,18 +152,6 @@ async def test_a_connection_that_is_to_close_or_has_more_on_it_is_not_used_again
         assert w.server.used == [0, 1]
 
 
-@on_both_loops
-async def test_an_answer_that_ends_with_its_connection_leaves_none():
-    async with world(HEAD + b"\r\nhello", CLOSE) as w:
-        exchange = await w.ask()
-        await exchange.head()
-        assert await exchange.read() == b"hello"
-        w.server.connections[0].close()
-        assert await exchange.read() == b""
-        exchange.release()
-        assert len(w.pool) == 0
-
-
 @pytest.mark.parametrize("answer", [CHUNKED + b"5\r\nhello\r\n", HEAD + b"content-length: 9\r\n"])
 @on_both_loops
 async def test_an_aborted_request_closes_its_connection(answer):
@@ -188,50 +176,6 @@ async def test_a_released_stream_is_kept_when_the_end_of_its_body_has_come():
         assert w.server.used == [0, 0]
 
 
-@on_both_loops
-async def test_a_connection_that_waited_for_longer_than_allowed_is_not_used():
-    async with world(HELLO, HELLO, HELLO) as w:
-        await w.whole()
-        w.now += 4.0
-        await w.whole()
-        w.now += 4.001
-        await w.whole()
-        assert w.server.used == [0, 0, 1]
-        await w.server.sees_end_of(0)
-
-
-@on_both_loops
-async def test_the_sweep_closes_what_waits_for_too_long_and_leaves_the_rest():
-    async with world(HELLO, HELLO) as w:
-        first, second = await w.ask(), await w.ask()
-        for exchange in (first, second):
-            assert await exchange.read() == b"hello"
-        first.release()
-        w.now += 3
-        second.release()
-        w.now += 1
-        w.pool.sweep(lambda _: True)
-        assert len(w.pool) == 2
-        w.now += 0.001
-        w.pool.sweep(lambda _: True)
-        assert len(w.pool) == 1
-        await w.server.sees_end_of(w.server.used[0])
-        assert w.server.ended == {0}
-
-
-@pytest.mark.parametrize("limits", [{"most_of_one": 1}, {"most": 1}])
-@on_both_loops
-async def test_no_more_connections_are_kept_than_allowed(limits):
-    async with world(HELLO, HELLO, **limits) as w:
-        exchanges = [await w.ask(), await w.ask()]
-        for exchange in exchanges:
-            assert await exchange.read() == b"hello"
-            exchange.release()
-        assert len(w.pool) == 1
-        await w.server.sees_end_of(1)
-        assert w.server.ended == {1}
-
-
 @pytest.mark.parametrize("other", [{"uid": "new"}, {"host": "localhost"}])
 @on_both_loops
 async def test_another_pod_at_the_same_address_gets_a_connection_of_its_own(other):
@@ -240,52 +184,6 @@ async def test_another_pod_at_the_same_address_gets_a_connection_of_its_own(othe
         await w.whole(w.peer._replace(**other))
         await w.whole()
         assert w.server.used == [0, 1, 0]
-
-
-@on_both_loops
-async def test_a_peer_that_may_not_be_called_any_more_loses_its_connections():
-    async with world(HELLO, HELLO) as w:
-        other = w.peer._replace(uid="other")
-        await w.whole()
-        await w.whole(other)
-        w.pool.sweep(lambda peer: peer == other)
-        await w.server.sees_end_of(0)
-        assert len(w.pool) == 1
-        w.pool.close()
-        await w.server.sees_end_of(1)
-        assert len(w.pool) == 0
-
-
-@on_both_loops
-async def test_a_long_body_has_a_connection_of_its_own():
-    async with world(HELLO, HELLO, HELLO) as w:
-        await w.whole(body=b"x" * 100)
-        await w.whole(body=b"x" * 101)
-        await w.server.sees_end_of(1)
-        await w.whole(body=b"x" * 100)
-        assert w.server.used == [0, 1, 0]
-
-
-@on_both_loops
-async def test_a_fresh_request_has_a_new_connection_which_is_kept_too():
-    async with world(HELLO, HELLO) as w:
-        await w.whole()
-        exchange = await w.ask(fresh=True)
-        assert await exchange.read() == b"hello"
-        exchange.release()
-        assert w.server.used == [0, 1]
-        assert len(w.pool) == 2
-
-
-@on_both_loops
-async def test_a_connection_on_which_unasked_bytes_come_is_closed():
-    async with world(HELLO, HELLO) as w:
-        await w.whole()
-        w.server.connections[0].write(HELLO)
-        await w.server.sees_end_of(0)
-        await w.kept(0)
-        assert await w.whole() == b"hello"
-        assert w.server.used == [0, 1]
 
 
 @on_both_loops
@@ -309,26 +207,6 @@ async def test_a_kept_connection_that_ends_within_the_answer_is_a_failure_and_no
         with pytest.raises(BrokenError) as error:
             await exchange.head()
         assert not isinstance(error.value, StaleError)
-
-
-@on_both_loops
-async def test_a_new_connection_that_ends_before_the_answer_is_a_failure_and_not_stale():
-    async with world(CLOSE) as w:
-        exchange = await w.ask()
-        with pytest.raises(BrokenError) as error:
-            await exchange.head()
-        assert not isinstance(error.value, StaleError)
-
-
-@on_both_loops
-async def test_a_pod_that_takes_no_connection_loses_those_that_are_kept():
-    async with world(HELLO) as w:
-        await w.whole()
-        await w.kept(1)
-        with pytest.raises(UnreachableError):
-            await w.pool._connect(w.peer, 0.0, keep=True)
-        assert len(w.pool) == 0
-        await w.server.sees_end_of(0)
 
 
 @on_both_loops

@@ -127,23 +127,6 @@ def test_a_models_text_cannot_pretend_to_be_the_protocol(text):
     assert (scan.usage, scan.done, scan.error) == (None, False, False)
 
 
-def test_a_role_chunk_and_a_finish_chunk_are_no_content():
-    scan = StreamScan(hide_usage=True)
-    scan.feed(event(b'{"choices":[{"delta":{"role":"assistant","content":""}}]}'))
-    assert not scan.had_content
-    scan.feed(token("x"))
-    assert scan.had_content
-    scan.feed(event(b'{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
-    assert not scan.had_content
-
-
-def test_usage_beside_choices_is_read_and_left_in():
-    data = event(b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":3,"completion_tokens":1}}')
-    scan = StreamScan(hide_usage=True)
-    assert scan.feed(data) == data
-    assert scan.usage == Usage(3, 1)
-
-
 def test_an_event_without_an_end_is_refused_before_it_fills_memory():
     scan = StreamScan(hide_usage=True)
     for _ in range(4):
