@@ -46,7 +46,6 @@ LISTS: dict[str, Any] = {
 
 # name of the case: (spec beside the model, name of the fleet, piece of the sentence)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "an engine that is not known": ({"engine": {"type": "tgi"}}, "bad", "sglang"),
     "another engine without an image": (
         {"engine": {"type": "vllm"}},
         "bad",
@@ -88,29 +87,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "with engine.type vllm or sglang write mode: colocated",
     ),
-    "SGLang with prefill and decode pods": (
-        {
-            "model": {"uri": "pvc://models/m"},
-            "engine": {"type": "sglang", "image": "sgl:1"},
-            "mode": "disaggregated",
-        },
-        "bad",
-        "or write engine.type: argosy",
-    ),
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
-    "wrong policy": ({"autoscaling": {"policy": "goodput"}}, "bad", "Goodput"),
     "tokens of a step in words": (
         {"engine": {"maxNumBatchedTokens": "many"}},
         "bad",
         'from 16 to 1048576, or "auto"',
     ),
-    "tokens of a step in quotes": (
-        {"engine": {"maxNumBatchedTokens": "512"}},
-        "bad",
-        'from 16 to 1048576, or "auto"',
-    ),
-    "no tokens in a step": ({"engine": {"maxNumBatchedTokens": 0}}, "bad", 'or "auto"'),
-    "wrong dtype": ({"engine": {"dtype": "int4"}}, "bad", "float32"),
     "min above max": (_replicas("colocated", min=3, max=2), "bad", "lower min or raise max"),
     "min above the default max": (_replicas("decode", min=9), "bad", "(default 8)"),
     "shedding by an SLO that is not there": (
@@ -128,11 +110,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "raise max, or lower min",
     ),
-    "a range of gateways below the default min": (
-        {"routing": {"autoscaling": {"max": 1}}},
-        "bad",
-        "which is 2 where it is not written",
-    ),
     "a range of gateways beside another scaler": (
         {"routing": {"autoscaling": {"policy": "External", "min": 1}}},
         "bad",
@@ -144,16 +121,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "choose another name",
     ),
-    "a class whose name is no name": (
-        _slo(classes=[{"name": "Batch", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}}]),
-        "bad",
-        "lower-case letters",
-    ),
     "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
-    "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
     "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),
     "a schedule without five fields": (_schedule(start="0 8 * *"), "bad", "0 8 * * MON-FRI"),
-    "a schedule at 25 o'clock": (_schedule(start="0 25 * * *"), "bad", "0 8 * * MON-FRI"),
     "a schedule that is always open": (_schedule(duration="200h"), "bad", "is replicas.min"),
     "a time zone that is an offset": (_schedule(timeZone="+02:00"), "bad", "Europe/Berlin"),
     "a schedule for more than the role may have": (
@@ -185,11 +155,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         _typed({**H100, "costPerHour": "4,10"}),
         "bad",
         'such as "4.10"',
-    ),
-    "a cost of nothing": (
-        _typed({**H100, "costPerHour": "0.00"}),
-        "bad",
-        "an amount of more than 0",
     ),
     "GPU types of one role alone": (
         {
@@ -323,11 +288,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write transport: tcp",
     ),
-    "a transport that does not exist": ({"kvTransfer": {"transport": "rdma"}}, "bad", "nixl"),
     "name of 41 characters": ({}, "a" * 41, "at most 40"),
-    "name of 63 characters": ({}, "a" * 63, "at most 40"),
-    "huge name": ({}, "a" * 300, "at most 40"),
-    "name with a dot": ({}, "a.b", "at most 40"),
     "name that begins with a digit": ({}, "70b", "begins with a letter"),
     "weights from a hub without a claim": (
         {"model": {"uri": "hf://org/model@main"}},
@@ -348,16 +309,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"model": {"uri": "hf://model", "fetch": {"size": "40Gi"}}},
         "bad",
         "hf://<org>/<name>@<revision>",
-    ),
-    "a bucket without a prefix": (
-        {"model": {"uri": "s3://bucket", "fetch": {"size": "40Gi"}}},
-        "bad",
-        "s3://<bucket>/<prefix>",
-    ),
-    "an image without its registry": (
-        {"model": {"uri": "oci://model:1"}},
-        "bad",
-        "oci://<registry>/<repository>:<tag>",
     ),
     "path that climbs": ({"model": {"uri": "pvc://models/../etc"}}, "bad", "write pvc://"),
     "served name with a space": (
@@ -381,16 +332,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write a duration from 1s to 1h",
     ),
-    "a deadline in the blink of an eye": (
-        {"progressDeadline": "1ms"},
-        "bad",
-        "write a duration from 1s to 24h",
-    ),
-    "a cold start of a day": (
-        {"autoscaling": {"coldStart": "24h"}},
-        "bad",
-        "write a duration from 1s to 1h",
-    ),
     "prefill without decode": (
         {"mode": "disaggregated", **_replicas("decode", min=0, max=0)},
         "bad",
@@ -411,16 +352,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"roles": {"colocated": {"resources": {"memory": "plenty"}}}},
         "bad",
         "write a quantity",
-    ),
-    "less than no CPU": (
-        {"roles": {"colocated": {"resources": {"cpu": -1}}}},
-        "bad",
-        "write a quantity",
-    ),
-    "a query in an address": (
-        {"metrics": {"prometheus": {"url": "http://inside/secrets?x="}}},
-        "bad",
-        "write http://host:port",
     ),
     "a password in an address": (
         {"metrics": {"prometheus": {"url": "http://me:secret@prometheus:9090"}}},

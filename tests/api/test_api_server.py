@@ -1,11 +1,9 @@
 """The CRDs before the real API server: it takes them, and refuses bad specs with our sentences."""
 
-import copy
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -82,64 +80,6 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     for typed in (read, *read["roles"].values()):
         del typed["gpuTypes"]
     assert spec == read
-
-
-RULES = "x-kubernetes-validations"
-
-
-@pytest.fixture
-def before_its_rules(kubectl):
-    """Call it: the API server then takes fleets by the CRD as it was before it had rules on the
-    whole spec. What it returns puts them back."""
-    fleets = ("crd", CRDS[0], "-o", "json")
-    whole = json.loads(kubectl("get", *fleets)[1])
-    whole["metadata"] = {"name": CRDS[0]}
-
-    def put(document):
-        code, output = kubectl("replace", "-f", "-", given=document)
-        assert code == 0, output
-
-    def without():
-        older = copy.deepcopy(whole)
-        (version,) = older["spec"]["versions"]
-        del version["schema"]["openAPIV3Schema"]["properties"]["spec"][RULES]
-        put(older)
-        return lambda: put(whole)
-
-    yield without
-    put(whole)
-
-
-def until(holds):
-    """Wait until the API server follows a change of the CRD."""
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-
-
-def test_a_fleet_that_broke_a_rule_before_it_came_takes_other_edits(kubectl, before_its_rules):
-    spec, _, says = REFUSED["vLLM with prefill and decode pods"]
-    with_rules = before_its_rules()
-    old = manifest(spec, "spared")
-    until(lambda: kubectl("apply", "-f", "-", given=old)[0] == 0)
-    try:
-        with_rules()
-        new = manifest(spec, "later")
-        until(lambda: says in kubectl("apply", "--dry-run=server", "-f", "-", given=new)[1])
-
-        def edit(**fields):
-            return kubectl(
-                "patch", "sd", "spared", "--type=merge", "-p", json.dumps({"spec": fields})
-            )
-
-        assert edit(routing={"replicas": 3})[0] == 0
-        assert edit(mode="colocated")[0] == 0
-        code, output = edit(mode="disaggregated")
-        assert code != 0
-        assert says in output
-    finally:
-        kubectl("delete", "sd", "spared", "--wait=false")
 
 
 ROUTE = ROOT / "examples" / "httproute.yaml"
