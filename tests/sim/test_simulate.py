@@ -154,14 +154,6 @@ def test_a_goal_that_no_fleet_meets_leaves_the_figure_empty(tmp_path: Path) -> N
     assert result["gpu_hours_static_same_engine"] is None
 
 
-def test_an_oracle_needs_fewer_gpus_than_a_constant_fleet(tmp_path: Path) -> None:
-    out = tmp_path / "out.json"
-    assert cli.main(arguments(out, policy="oracle", scale="6")) == 0
-    result = json.loads(out.read_text())
-    assert result["attainment"] >= 0.9
-    assert result["gpu_hours"] <= result["gpu_hours_static_same_engine"]
-
-
 def test_a_known_constant_fleet_is_not_searched_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,10 +198,7 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"policy": "oracle", "start": "1,1"}, "leave --start and --gpu-budget out"),
-        ({"policy": "oracle", "gpu_budget": "8"}, "leave --start and --gpu-budget out"),
-        ({"policy": "oracle", "ttft": "0.01"}, "no replicas meet the goal; write a lower --goal"),
-        ({"policy": "nonsense"}, "oracle, wva, or static:P,D"),
+        ({"policy": "nonsense"}, "keda, wva, or static:P,D"),
         ({"policy": "static"}, "static:2,3"),
         ({"policy": "static:2"}, "such as 2,3"),
         ({"policy": "static:0,3"}, "each from 1 to 1000"),
@@ -237,7 +226,6 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"seed": "1.5"}, "--seed 1.5: write a whole number of at least 0"),
         ({"gpu_budget": "7"}, "--gpu-budget 7: write a whole number of at least 8"),
         ({"max_queue": "0"}, "--max-queue 0: write a whole number of at least 1"),
-        ({"inbox": "soon"}, "write one of at-once, between-steps"),
         ({"scrape_loss": "1"}, "--scrape-loss 1: write a number from 0 to 0.99"),
         ({"scrape_loss": "nan"}, "--scrape-loss nan: write a number"),
         ({"outage": "600"}, "--outage 600: write when it begins and how long it is"),

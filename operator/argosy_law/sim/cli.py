@@ -22,7 +22,7 @@ from argosy_law.sim import figures, limits, rates, traces
 from argosy_law.sim.flags import FIGURES, FLAGS, Flag, UsageError
 from argosy_law.sim.laws import LAWS
 from argosy_law.sim.limits import MOST_REPLICAS
-from argosy_law.sim.reference import hindsight, oracle
+from argosy_law.sim.reference import hindsight
 from argosy_law.sim.replay import Replicas, Run, replay, static
 from argosy_law.sim.report.page import page
 from argosy_law.sim.traces import Trace, TraceError
@@ -30,9 +30,7 @@ from argosy_law.sim.world.machine import QUEUE_TIMEOUT_S, Asks, ColdStart, Repli
 
 __all__ = ["main"]
 
-ORACLE = "oracle"
-"""The policy that is no law: it knows all arrivals beforehand."""
-SEPARATE = frozenset({ORACLE, "dynamo", "wva"})
+SEPARATE = frozenset({"dynamo", "wva"})
 """Policies that size prefill and decode, and no colocated replicas."""
 
 
@@ -53,7 +51,7 @@ class Options:
     """Schedules that bound the law."""
     goal: float
     law: str | None
-    """Name in `LAWS`, or ORACLE; None: a constant fleet."""
+    """Name in `LAWS`; None: a constant fleet."""
     start: Replicas | None
     """Replicas at the start, those of a constant fleet included."""
     best: Replicas | None
@@ -138,11 +136,6 @@ def play(options: Options, trace: Trace, best: Replicas | None) -> Run:
     start = options.start or best or {bounds.role: bounds.min for bounds in goals.roles}
     if options.law is None:
         return static(setup, trace, start)
-    if options.law == ORACLE:
-        run = oracle.play(oracle.Task(setup, trace, options.warmup_s, options.goal))
-        if run is None:
-            raise UsageError("--policy oracle: no replicas meet the goal; write a lower --goal")
-        return run
     if goals.gpu_budget is not None and options.start is None:
         while sum(start.values()) * setup.replica.machine.gpus > goals.gpu_budget:
             largest = max(start, key=lambda role: start[role])
@@ -230,7 +223,6 @@ def _options(words: dict[str, str | None]) -> Options:
         scrape_loss=_number(words, "--scrape-loss", least=0, most=0.99),
         outage=_outage(words["--outage"]),
         ask_gateways=_asked(words["--ask-gateways"]),
-        inbox="between-steps" if words["--inbox"] == "between-steps" else "at-once",
         max_in_flight=_whole(words, "--max-queue", least=1) if words["--max-queue"] else math.inf,
         role_flip=words["--role-flip"] == "yes",
     )
@@ -318,14 +310,8 @@ def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
         if not colon:
             raise UsageError(f"--policy static: write the replicas too, such as static:{example}")
         return None, limits.replicas("--policy", policy, replicas, roles)
-    if policy == ORACLE:
-        if start is not None or words["--gpu-budget"] is not None:
-            raise UsageError(
-                "--policy oracle chooses all replicas: leave --start and --gpu-budget out"
-            )
-        return ORACLE, None
     if policy not in LAWS:
-        laws = ", ".join(sorted(LAWS.keys() | {ORACLE}))
+        laws = ", ".join(sorted(LAWS))
         raise UsageError(f"--policy {policy}: there is no such law; write {laws}, or static:P,D")
     return policy, _fleet(words, "--start")
 
@@ -350,7 +336,6 @@ def _refuse_for_mode(words: dict[str, str | None]) -> None:
     for flag, given, why in (
         ("--role-flip yes", words["--role-flip"] == "yes", "its pods have one role"),
         ("--first-token in-batch", words["--first-token"] == "in-batch", "its KV does not move"),
-        ("--inbox between-steps", words["--inbox"] == "between-steps", "it hands nothing over"),
     ):
         if given:
             raise UsageError(f"{flag} is not for a colocated fleet: {why}; leave it out")

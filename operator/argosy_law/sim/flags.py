@@ -89,9 +89,7 @@ FLAGS = (
         required=True,
         help="goodput: the operator's law. static:P,D: "
         "constant prefill and decode replicas; "
-        "static:N of a colocated fleet. hpa, keda, wva, dynamo: other autoscalers' laws. "
-        "oracle: a search that knows all arrivals, for "
-        "comparison; it takes minutes to hours",
+        "static:N of a colocated fleet. hpa, keda, wva, dynamo: other autoscalers' laws",
     ),
     Flag(
         name="--start",
@@ -127,14 +125,6 @@ FLAGS = (
         choices=("at-once", "in-batch"),
         help="at-once: a first token leaves when its prompt is computed. in-batch: it is held "
         "until its sequence joins a decode batch, at most for 0.9 of the TTFT limit",
-    ),
-    Flag(
-        name="--inbox",
-        value="WHEN",
-        default="at-once",
-        choices=("at-once", "between-steps"),
-        help="between-steps: decode pods take requests and first tokens at the edges of their "
-        "steps, as engines do, so that first tokens come about one step later",
     ),
     Flag(
         name="--profile-error",

@@ -14,7 +14,6 @@ from argosy_law.goals import NEWEST, Goals
 from argosy_law.observe import Front, Observations, RoleSupply
 from argosy_law.pace import schedules
 from argosy_law.pace.schedules import Window
-from argosy_law.sim.inbox import InboxWorld
 from argosy_law.sim.laws.law import Goodput, Law
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.colocated import ColocatedWorld
@@ -113,8 +112,7 @@ def _heard_at(world: World) -> float:
 
 def started(setup: Setup, trace: Trace, replicas: Replicas) -> World:
     """A fleet whose replicas are ready, before the first request; colocated if they are."""
-    apart = InboxWorld if setup.inbox == "between-steps" else World
-    world = ColocatedWorld(setup, trace) if "colocated" in replicas else apart(setup, trace)
+    world = (ColocatedWorld if "colocated" in replicas else World)(setup, trace)
     for role in world.roles:
         world.scale(role, replicas[role], warm=True)
     return world

@@ -130,9 +130,6 @@ class Setup:
     """How long after a flip none goes the other way; `scaleDown.stabilization`'s default."""
     queue_timeout_s: float = inf
     """With order deadline: who has waited in the gateway for so long is refused (429)."""
-    inbox: Literal["at-once", "between-steps"] = "at-once"
-    """When decode pods take what comes to them. between-steps: at the next edge of a step, as
-    engines do; see `sim.inbox`."""
     max_in_flight: float = inf
     """Requests in the gateway and in pods; with as many the next one is refused (429), as with the
     gateway's --max-queue."""
