@@ -74,23 +74,6 @@ def test_two_servers_a_second_apart_do_not_begin_the_holds_anew() -> None:
     assert [t.replicas for t in decision.targets] == [1, 1]
 
 
-def test_clocks_that_agree_are_not_mentioned() -> None:
-    assert "clock" not in message(running(skew_s=2.0))
-
-
-def test_a_clock_ahead_of_prometheus_is_named() -> None:
-    said = message(running(skew_s=HOUR_S * 1.2))
-    assert "clock" in said
-    assert "ahead" in said
-    assert "more than 1 hour" in said
-
-
-def test_a_clock_behind_prometheus_is_named() -> None:
-    said = message(running(skew_s=-200.0))
-    assert "behind" in said
-    assert "more than 2 minutes" in said
-
-
 def test_traffic_on_a_clock_that_differs_is_measured() -> None:
     model = running(skew_s=HOUR_S)
     model.metrics = FleetMetrics(at=5e5, arrivals=Value(2.0, 5e5), clock_skew_s=5e5)

@@ -51,18 +51,6 @@ def test_percentiles_and_goodput_per_gpu_are_shown(model: Model) -> None:
     }
 
 
-def test_figures_that_vary_by_less_than_a_tenth_keep_their_text(model: Model) -> None:
-    first = figures(model, measured(0.98, 0.040))
-    assert figures(model, measured(1.03, 0.043, rate=8.3)) == first
-    assert figures(model, measured(1.5, 0.05))["ttftP90"] == "1.50s"
-
-
-def test_percentiles_that_were_not_measured_are_absent(model: Model) -> None:
-    figures(model, measured(1.0, 0.04))
-    quiet = FleetMetrics(at=0.0, arrivals=Idle(0.0), ttft_p90_s=Idle(0.0), tpot_p90_s=Idle(0.0))
-    assert figures(model, quiet) == {}
-
-
 def test_percentiles_disappear_with_attainment_in_one_write(model: Model) -> None:
     figures(model, measured(1.0, 0.04))
     late = replace(measured(1.0, 0.04), arrivals=Idle(0.0), attainment=Idle(0.0))

@@ -118,12 +118,6 @@ def test_a_budget_for_all_caps_nobody(bids: Mapping[Fleet, Bid]) -> None:
     assert allocate(bids, enough) == {key: bid.wanted for key, bid in bids.items()}
 
 
-def test_without_a_budget_there_are_no_caps() -> None:
-    board = BudgetBoard()
-    board.publish(A, Bid(1, 100, 50))
-    assert board.cap(A, targeted=50) is None
-
-
 def test_after_a_start_every_fleet_keeps_what_it_holds_until_all_are_known() -> None:
     """Also after hours as a standby, which has no rounds."""
     now = 0.0
@@ -152,17 +146,6 @@ def test_no_fleet_grows_after_a_start_while_first_rounds_still_bring_fleets_to_l
     board.publish(("ns", "created"), Bid(0, 1, held=0))
     board.withdraw(C)
     assert cap(board, A, 2) == 5, "a fleet that is created later stops no other"
-
-
-def test_a_fleet_that_is_gone_leaves_its_gpus_to_the_others() -> None:
-    now = 0.0
-    board = BudgetBoard(Budgets(10), monotonic=lambda: now)
-    board.publish(A, Bid(1, 10, held=5))
-    board.publish(B, Bid(1, 10, held=5))
-    now = LEARN_S
-    assert cap(board, A, 5) == 5
-    board.withdraw(B)
-    assert cap(board, A, 5) == 10
 
 
 GPUS = {"colocated": {"replicas": {"min": 2, "max": 4}, "resources": {"gpu": 4}}}
@@ -246,17 +229,6 @@ def test_while_bids_are_unknown_the_cap_is_what_was_decided_and_not_what_runs() 
     snapshot = model.snapshot()
     assert gpus_targeted(snapshot) == 16
     assert cap(BudgetBoard(Budgets(10)), A, gpus_targeted(snapshot)) == 16
-
-
-def test_a_rollout_is_no_room_to_grow_into_while_bids_are_unknown() -> None:
-    model = converged(roles=GPUS)
-    model.edit(engine={"image": "engine:2"})
-    model.round()
-    model.tick()
-    pods = tuple(replace(pod, gpus=4) for pod in model.pods.values() if pod.role == "colocated")
-    snapshot = replace(model.snapshot(), pods=pods)
-    assert gpus_held(snapshot) == 16
-    assert gpus_targeted(snapshot) == 8
 
 
 def test_a_decision_from_before_policy_external_does_not_lower_the_bid() -> None:

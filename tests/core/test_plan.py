@@ -10,11 +10,8 @@ from argosy_operator.core.snapshot.actions import (
     Apply,
     Create,
     Delete,
-    ErrorKind,
     HastenDrain,
-    Scale,
 )
-from argosy_operator.core.snapshot.snapshot import Failure
 from tests.support.model import Model, condition, converged, fleet
 
 PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}
@@ -29,14 +26,6 @@ def test_a_new_fleet_gets_all_its_children_with_the_minimum_of_pods() -> None:
     }
     assert condition(model, "Ready").status == "True"
     assert condition(model, "Reconciling").status == "False"
-
-
-def test_ready_and_observed_generation_stand_after_the_first_round() -> None:
-    model = Model(fleet())
-    model.round()
-    assert model.fleet.status.observed_generation == 1
-    assert condition(model, "Ready").status == "False"
-    assert condition(model, "Reconciling").status == "True"
 
 
 def test_a_crash_after_any_action_ends_in_the_same_fleet() -> None:
@@ -67,51 +56,6 @@ def test_a_paused_fleet_puts_nothing_back_and_tells_of_no_change() -> None:
     assert planned.actions == planned.events == ()
 
 
-def test_a_paused_fleet_reports_no_change_of_replicas() -> None:
-    """The law decides, and nothing writes its number."""
-    slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
-    model = converged(slo=slo, roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
-    model.edit(paused=True, roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
-    planned = plan(model.snapshot())
-    assert planned.draft.targets == {"colocated": 3}
-    assert planned.draft.scaled is False
-    assert planned.actions == ()
-
-
-def test_a_fleet_that_is_being_deleted_forgets_what_failed() -> None:
-    model = converged()
-    failure = Failure(
-        what="Service/chat",
-        builds=False,
-        error=ErrorKind.FAILED,
-        message="no",
-        since=0.0,
-        times=1,
-        retry_at=9e9,
-        generation=1,
-    )
-    model.memory = replace(model.memory, failed={"Apply Service/chat": failure})
-    meta = {"deletion_timestamp": "2026-01-01T00:00:00Z"}
-    metadata = model.fleet.metadata.model_copy(update=meta)
-    model.fleet = model.fleet.model_copy(update={"metadata": metadata})
-    assert plan(model.snapshot()).memory.failed == {}
-
-
-def test_a_foreign_namesake_is_named_and_everything_else_goes_on() -> None:
-    model = Model(fleet())
-    foreign = {
-        "kind": "Service",
-        "metadata": {"name": "chat", "uid": "x", "labels": {"serving.argosy.dev/role": "gateway"}},
-        "spec": {},
-    }
-    model.children["Service", "chat"] = foreign
-    model.converge()
-    assert model.children["Service", "chat"] is foreign
-    assert model.replicas("colocated") == 1
-    assert condition(model, "NameConflict").status == "True"
-    assert "Service/chat" in condition(model, "NameConflict").message
-
-
 def test_a_child_of_an_earlier_fleet_of_the_same_name_is_foreign() -> None:
     model = converged()
     model.fleet = model.fleet.model_copy(
@@ -119,24 +63,6 @@ def test_a_child_of_an_earlier_fleet_of_the_same_name_is_foreign() -> None:
     )
     assert not any(isinstance(a, Apply) and a.uid for a in model.round().actions)
     assert condition(model, "NameConflict").status == "True"
-
-
-def test_scaling_a_role_down_drains_before_it_shrinks() -> None:
-    model = converged(
-        roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
-        autoscaling={"policy": "External"},
-    )
-    model.scale_role("colocated", 3)
-    model.converge()
-    for uid in model.pods:
-        model.requests[uid] = 4
-    model.scale_role("colocated", 1)
-    for _ in range(3):
-        model.round()
-        model.tick()
-        assert model.replicas("colocated") == 3
-    model.converge()
-    assert (model.replicas("colocated"), model.lost) == (1, 0)
 
 
 def test_more_demand_while_pods_drain_calls_them_back() -> None:
@@ -233,40 +159,6 @@ def test_a_new_revision_that_never_starts_leaves_the_old_one_serving() -> None:
     assert old <= set(model.pods)
     assert condition(model, "Servable").status == "True"
     assert condition(model, "Stalled").reason == "ImagePullFailed"
-
-
-def test_a_deployment_scaled_by_hand_goes_back() -> None:
-    model = converged()
-    name = next(n for kind, n in model.children if kind == "Deployment" and n != "chat-gateway")
-    model.do(Scale("Deployment", name, 3))
-    model.converge()
-    assert model.replicas("colocated") == 1
-
-
-def test_a_role_without_slo_stays_at_its_minimum_even_if_scaled_by_hand() -> None:
-    model = converged(roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
-    model.scale_role("colocated", 3)
-    p = model.round()
-    assert Scale("ServingRole", "chat-colocated", 1) in p.actions
-    assert "kubectl scaled ServingRole" in p.events[0].message
-
-
-def test_blind_metrics_remove_nothing() -> None:
-    slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
-    model = converged(slo=slo, roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
-    model.children["ServingRole", "chat-colocated"]["spec"]["replicas"] = 3
-    model.memory = replace(model.memory, targets={})
-    model.converge()
-    assert model.replicas("colocated") == 3
-    assert condition(model, "ScalingActive").reason == "MetricsUnavailable"
-
-
-def test_a_deleted_child_comes_back() -> None:
-    model = converged()
-    del model.children["Service", "chat"]
-    p = model.round()
-    assert [type(a) for a in p.actions] == [Apply]
-    assert p.events[0].reason == "CreatedAgain"
 
 
 def gateways_account(model: Model) -> str | None:

@@ -67,15 +67,6 @@ def test_removing_the_slo_sends_an_event_when_replicas_go_to_their_minimum() -> 
     assert last(model).bound_by == "NoSLO"
 
 
-def test_policy_none_sends_an_event_when_replicas_go_to_their_minimum() -> None:
-    model = converged(slo=SLO, roles=bounds(1, 4))
-    grown(model, 3)
-    model.edit(autoscaling={"policy": "None"})
-    (said,) = events(model.round())
-    assert "colocated 3 → 1" in said
-    assert last(model).bound_by == "PolicyNone"
-
-
 def grown(model: Model, replicas: int) -> None:
     """The law raised the fleet to so many."""
     model.children["ServingRole", "chat-colocated"] = model._with_replicas(
@@ -120,11 +111,6 @@ def test_replicas_outside_the_bounds_under_external_send_one_event() -> None:
     model.converge()
     assert model.replicas("colocated") == 4
     assert model.round().events == ()
-
-
-def test_a_fleet_that_is_created_scales_nothing() -> None:
-    model = Model(fleet(slo=SLO, roles=bounds(2, 4)))
-    assert events(model.round()) == []
 
 
 def test_varying_traffic_does_not_write_status_at_every_decision() -> None:

@@ -50,14 +50,6 @@ def test_a_crashing_container_changes_status_once(broken: Model) -> None:
     assert condition(broken, "Stalled").reason == "ContainerCrashing"
 
 
-def test_a_container_that_recovered_is_no_longer_in_trouble(broken: Model) -> None:
-    look(broken, waiting=None, terminated=("Error", "exit code 1"), restarts=1)
-    broken.pods = {u: replace(p, ready=True) for u, p in broken.pods.items()}
-    s = broken.snapshot()
-    status = status_of(s, plan(s).draft, ())
-    assert next(c for c in status.conditions if c.type == "Stalled").status == "False"
-
-
 def measured_fleet(metrics: FleetMetrics) -> Model:
     model = Model(fleet(slo=SLO))
     model.converge()
@@ -80,12 +72,6 @@ def test_rounds_between_two_queries_of_prometheus_keep_idle() -> None:
     assert model.snapshot().metrics is None
     model.round()
     assert model.fleet.status == stood
-
-
-def test_traffic_ends_idle() -> None:
-    model = measured_fleet(FleetMetrics(at=0.0, arrivals=Idle(1e12)))
-    tick(model, FleetMetrics(at=0.0, arrivals=Value(3.0, 1e12)))
-    assert condition(model, "MetricsAvailable").reason == "Measured"
 
 
 def test_the_write_at_the_end_of_traffic_has_the_last_figures_of_the_budget() -> None:
@@ -134,35 +120,6 @@ def test_an_error_with_another_number_changes_the_message() -> None:
     model = measured_fleet(unknown_metrics(0.0, "PrometheusError: HTTP 400, no list of results"))
     tick(model, unknown_metrics(0.0, "PrometheusError: HTTP 404, no list of results"))
     assert "HTTP 404" in condition(model, "MetricsAvailable").message
-
-
-def test_a_fleet_whose_service_name_is_taken_is_not_ready_and_has_no_url() -> None:
-    """Clients that follow status.url would reach the stranger."""
-    model = Model(fleet())
-    model.children["Service", "chat"] = {
-        "kind": "Service",
-        "metadata": {"name": "chat", "uid": "x", "labels": {}},
-        "spec": {},
-    }
-    model.converge()
-    assert condition(model, "Servable").status == "True"
-    ready = condition(model, "Ready")
-    assert (ready.status, ready.reason) == ("False", "ForeignObject")
-    assert "Service/chat" in ready.message
-    assert model.fleet.status.url is None
-
-
-def test_another_foreign_object_leaves_a_fleet_that_answers_ready() -> None:
-    model = Model(fleet())
-    model.children["PodDisruptionBudget", "chat-colocated"] = {
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "chat-colocated", "uid": "x", "labels": {}},
-        "spec": {},
-    }
-    model.converge()
-    assert condition(model, "NameConflict").status == "True"
-    assert condition(model, "Ready").status == "True"
-    assert model.fleet.status.url
 
 
 def test_a_fleet_that_stalls_sends_one_event(broken: Model) -> None:

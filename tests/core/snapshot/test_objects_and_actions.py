@@ -10,25 +10,18 @@ from argosy_operator.core.snapshot.actions import (
     Apply,
     Create,
     Delete,
-    ErrorKind,
     HastenDrain,
     Scale,
     TakeWorkAgain,
     is_write,
     key_of,
-    keys_of,
     needs,
     target,
 )
 from argosy_operator.core.snapshot.objects import (
-    child_key,
-    digest,
     is_owned,
     quantity,
-    replicas_of,
-    rfc3339,
     seconds,
-    status_patch,
 )
 
 
@@ -49,15 +42,6 @@ def test_a_quantity_is_the_number_that_kubernetes_reads(text: Any, number: float
 
 
 @pytest.mark.parametrize(
-    ("text", "exponent"), [("5m", -3), ("5u", -6), ("5n", -9)], ids=["milli", "micro", "nano"]
-)
-def test_small_quantities_are_exact(text: str, exponent: int) -> None:
-    read = quantity(text)
-    assert read is not None
-    assert read.scaleb(-exponent) == 5
-
-
-@pytest.mark.parametrize(
     ("text", "time"),
     [
         ("2026-01-02T03:04:05Z", 1767323045.0),
@@ -75,22 +59,6 @@ def test_a_time_is_read_in_seconds_since_the_epoch(text: str | None, time: float
 
 
 @pytest.mark.parametrize(
-    ("time", "text"),
-    [(1767323045.0, "2026-01-02T03:04:05Z"), (1767323045.9, "2026-01-02T03:04:05Z")],
-)
-def test_a_time_is_written_in_whole_seconds(time: float, text: str) -> None:
-    assert rfc3339(time) == text
-
-
-@pytest.mark.parametrize(
-    ("spec", "replicas"),
-    [({}, 1), ({"replicas": 0}, 0), ({"replicas": 3}, 3), ({"replicas": 1}, 1)],
-)
-def test_absent_replicas_are_one_as_kubernetes_reads_them(spec: Any, replicas: int) -> None:
-    assert replicas_of({"spec": spec}) == replicas
-
-
-@pytest.mark.parametrize(
     ("owners", "owned"),
     [
         ([{"uid": "1"}], True),
@@ -102,17 +70,6 @@ def test_absent_replicas_are_one_as_kubernetes_reads_them(spec: Any, replicas: i
 )
 def test_an_object_is_owned_by_uid(owners: Any, owned: bool) -> None:
     assert is_owned({"metadata": {"ownerReferences": owners}}, "1") is owned
-
-
-def test_a_child_is_known_by_kind_and_name() -> None:
-    child = {"kind": "Service", "metadata": {"name": "chat", "namespace": "prod"}}
-    assert child_key(child) == ("Service", "chat")
-
-
-def test_a_digest_is_the_sha256_of_the_json_with_sorted_keys_and_no_spaces() -> None:
-    """printf '{"a":1,"b":["x",2]}' | sha256sum."""
-    assert digest({"b": ["x", 2], "a": 1}) == "566fd36cec581afd"
-    assert digest({"a": 1, "b": ["x", 2]}, digits=8) == "566fd36c"
 
 
 ROLE = {"kind": "Role", "metadata": {"name": "chat-gateway"}}
@@ -180,28 +137,3 @@ def test_an_action_has_a_key_and_an_object_and_waits_for_what_it_needs(row: Any)
     action, key, about, before, writes = row
     assert (key_of(action), target(action), needs(action)) == (key, about, before)
     assert is_write(action) is writes
-
-
-def test_the_keys_of_several_actions_are_one_text() -> None:
-    assert keys_of([Apply(ROLE), Delete("Deployment", "d", "u")]) == (
-        "Apply Role/chat-gateway, Delete Deployment/d"
-    )
-    assert keys_of([]) == ""
-
-
-def test_errors_have_the_names_that_messages_and_logs_use() -> None:
-    assert [str(kind) for kind in ErrorKind] == [
-        *("Conflict", "AlreadyExists", "NotFound", "Gone", "Throttled", "Unreachable", "Failed"),
-        *("Unauthorized", "Forbidden", "QuotaExceeded", "NamespaceTerminating", "Invalid"),
-        *("ForeignObject", "NotLeader"),
-    ]
-
-
-def test_a_status_is_sent_with_the_name_and_the_namespace_and_nothing_else_of_the_object() -> None:
-    meta = {"name": "chat", "namespace": "ns", "uid": "1", "resourceVersion": "7"}
-    assert status_patch("ServingRole", meta, {"replicas": 2}) == {
-        "apiVersion": "serving.argosy.dev/v1alpha1",
-        "kind": "ServingRole",
-        "metadata": {"name": "chat", "namespace": "ns"},
-        "status": {"replicas": 2},
-    }

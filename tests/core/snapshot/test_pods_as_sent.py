@@ -184,10 +184,6 @@ READ = {
 }
 
 
-def test_every_pod_of_the_folder_has_a_row() -> None:
-    assert {path.stem for path in PODS.glob("*.yaml")} == set(READ)
-
-
 @pytest.mark.parametrize("case", READ)
 def test_a_pod_is_read_as_the_api_server_sent_it(case: str) -> None:
     waits_since = CREATED + WAITS_S.get(case, 0.0)
@@ -253,62 +249,7 @@ def test_the_gpus_of_a_pod_are_the_limits_of_its_containers(
     assert (pod.gpus, pod.unreadable) == (gpus, unreadable)
 
 
-@pytest.mark.parametrize("spec", [{}, {"containers": None}, {"containers": [{"name": "engine"}]}])
-def test_a_container_without_resources_has_no_gpus(spec: Any) -> None:
-    assert pod_of(sent("just-created") | {"spec": spec}).gpus == 0
-
-
 # A ReplicaSet removes the lowest number first. Newer API servers refuse what is no int32.
-@pytest.mark.parametrize(
-    ("text", "cost"),
-    [
-        ("0", 0), ("1", 1), ("-1000", -1000), ("2147483647", 2147483647),
-        ("-2147483648", -2147483648), ("12345678901", 0), ("+10", 0), ("1.5", 0), ("1 ", 0),
-        ("high", 0), ("", 0), ("-", 0),
-    ],
-)  # fmt: skip
-def test_a_deletion_cost_is_a_whole_number_and_else_0(text: str, cost: int) -> None:
-    raw = sent("called-back")
-    raw["metadata"]["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": text}
-    assert pod_of(raw).cost == cost
-
-
-@pytest.mark.parametrize(
-    ("drain", "cost", "victim"),
-    [
-        ("2026-01-02T03:59:00Z", "-1000", True),
-        ("soon", "-1000", True),
-        ("2026-01-02T03:59:00Z", "1000", True),
-        ("2026-01-02T03:59:00Z", "-999", False),
-        ("2026-01-02T03:59:00Z", None, False),
-        (None, "-1000", False),
-    ],
-)
-def test_a_victim_has_the_drain_annotation_and_our_cost(
-    drain: str | None, cost: str | None, victim: bool
-) -> None:
-    given = {
-        "serving.argosy.dev/drain": drain,
-        "controller.kubernetes.io/pod-deletion-cost": cost,
-    }
-    raw = sent("unready")
-    raw["metadata"]["annotations"] = {key: v for key, v in given.items() if v is not None}
-    assert pod_of(raw).victim is victim
-
-
-def test_when_a_pod_was_asked_to_recycle_is_read_from_its_annotation() -> None:
-    raw = sent("ready")
-    assert pod_of(raw).recycled_at is None
-    raw["metadata"]["annotations"] = {"serving.argosy.dev/recycle": "2026-01-02T03:59:00Z"}
-    assert pod_of(raw).recycled_at == DRAINED
-
-
-def test_a_pod_with_the_volume_of_a_token_shows_it() -> None:
-    raw = sent("gateway")
-    raw["spec"]["volumes"] = []
-    assert not pod_of(raw).shows_token
-    raw["spec"]["volumes"] = [{"name": "token", "projected": {}}]
-    assert pod_of(raw).shows_token
 
 
 @pytest.mark.parametrize(("exit_code", "said"), [(0, "commit abc"), (1, "")])
@@ -367,8 +308,3 @@ def test_only_pods_that_a_deployment_of_the_fleet_controls_are_ours(
     replica_set["metadata"]["ownerReferences"] = [owner(*one) for one in of_set]  # type: ignore[assignment]
     found = owned_pods([pod], [replica_set], {DEPLOYMENT})
     assert [one.name for one in found] == (["p"] if ours else [])
-
-
-def test_a_pod_without_owner_references_is_not_ours() -> None:
-    sets = [{"metadata": {"uid": REPLICA_SET, "ownerReferences": [owner("Deployment", "d")]}}]
-    assert owned_pods([sent("just-created")], sets, {"d"}) == ()

@@ -1,7 +1,6 @@
 """Which Events are published, and the object that is sent for one."""
 
 import re
-import time
 from typing import Any
 
 import pytest
@@ -9,13 +8,11 @@ import pytest
 from argosy_operator.api.v1alpha1 import ServingDeployment, ServingDeploymentStatus
 from argosy_operator.core.snapshot.actions import (
     Event,
-    EventReason,
     handovers_fail,
     manifest,
     stalled,
     unpublished,
 )
-from argosy_operator.core.snapshot.objects import rfc3339
 
 AT = 1767323045.25  # 2026-01-02T03:04:05.25Z
 
@@ -58,23 +55,6 @@ def test_an_event_is_published_about_the_fleet_as_kubernetes_expects_it() -> Non
     }
 
 
-def test_the_time_of_an_event_is_in_utc_wherever_the_operator_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TZ", "America/New_York")
-    time.tzset()
-    try:
-        assert sent(Event("Scaled", "decode 2 to 3"))["eventTime"] == "2026-01-02T03:04:05.250000Z"
-        assert rfc3339(AT) == "2026-01-02T03:04:05Z"
-    finally:
-        monkeypatch.undo()
-        time.tzset()
-
-
-def test_a_problem_is_published_as_a_warning() -> None:
-    assert sent(Event("ImagePullFailed", "…", warning=True))["type"] == "Warning"
-
-
 SAME = {"reason": "Scaled", "message": "decode 2 to 3", "at": AT, "uid": "1234-5678"}
 
 
@@ -114,12 +94,6 @@ def test_a_note_has_at_most_the_1024_bytes_that_the_api_server_takes(
     assert sent(Event("ContainerCrashing", message))["note"] == note
 
 
-def test_the_name_of_the_reporter_is_cut_at_128_characters() -> None:
-    event = Event("Scaled", "decode 2 to 3")
-    assert sent(event, reporter="r" * 128)["reportingInstance"] == "r" * 128
-    assert sent(event, reporter="r" * 129)["reportingInstance"] == "r" * 128
-
-
 NOW = 10_000.0
 DRAINING = Event("Draining", "decode: a, b")
 SCALED = Event("Scaled", "decode 2 to 3")
@@ -143,28 +117,6 @@ def test_the_same_event_is_published_once_an_hour_and_every_change_of_replicas(
     assert new == ((event,) if again else ())
     key = f"{event.reason}: {event.message}"
     assert known[key] == (NOW if again else published[key])
-
-
-def test_two_events_of_one_round_that_say_the_same_are_one() -> None:
-    assert unpublished([DRAINING, DRAINING, SCALED], {}, NOW)[0] == (DRAINING, SCALED)
-
-
-def test_what_was_published_more_than_an_hour_ago_is_forgotten() -> None:
-    published = {"PutBack: x": NOW - 3600, "PutBack: y": NOW - 3599}
-    _, known = unpublished([DRAINING], published, NOW)
-    assert known == {"PutBack: y": NOW - 3599, "Draining: decode: a, b": NOW}
-    assert published == {"PutBack: x": NOW - 3600, "PutBack: y": NOW - 3599}
-
-
-def test_the_events_of_the_operator_have_these_reasons() -> None:
-    assert {str(reason) for reason in EventReason} == {
-        *("Scaled", "Draining", "CalledBack", "PutBack", "CreatedAgain", "OutOfBounds"),
-        "RolledOut",
-        "Flipped",
-        "GPUType",
-        "Recycled",
-        "LearntUnreadable",
-    }
 
 
 def status(*conditions: tuple[str, str, str]) -> ServingDeploymentStatus:

@@ -6,7 +6,7 @@ import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot, role_of
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot
 
 FLEET = ServingDeployment.model_validate(
     {
@@ -79,13 +79,6 @@ def test_a_fleet_owns_what_carries_its_uid_and_is_not_being_deleted() -> None:
     assert snapshot().owned("ServingRole") == {}
 
 
-def test_what_is_owned_is_listed_by_name() -> None:
-    assert list(snapshot().owned("Deployment")) == [
-        *("bare", "chat-colocated-22222222", "chat-decode-11111111", "chat-decode-22222222"),
-        "chat-gateway",
-    ]
-
-
 @pytest.mark.parametrize(
     ("deployment", "ours"), [(CURRENT, True), (LEAVING, True), (FOREIGN, False), (ORPHAN, False)]
 )
@@ -96,10 +89,6 @@ def test_an_object_is_ours_by_its_owner_and_not_by_its_labels(deployment: Any, o
 def test_the_deployment_of_a_role_is_the_one_of_the_current_revision() -> None:
     assert snapshot().deployment("decode") == CURRENT
     assert snapshot().deployment("prefill") is None
-
-
-def test_other_revisions_and_other_modes_are_retired_and_the_gateway_is_not() -> None:
-    assert snapshot().retired() == [BARE, OTHER_MODE, OLD]
 
 
 def names(pods: tuple[Pod, ...]) -> list[str]:
@@ -113,13 +102,6 @@ def test_pods_belong_to_the_deployment_of_their_role_and_revision() -> None:
     assert names(snapshot().pods_of(BARE)) == []
     assert names(snapshot().current("decode")) == ["new", "leaving"]
     assert names(snapshot().current("prefill")) == ["prefill"]
-
-
-@pytest.mark.parametrize(
-    ("one", "role"), [(CURRENT, "decode"), (GATEWAY, "gateway"), (BARE, ""), ({"metadata": {}}, "")]
-)
-def test_the_role_of_a_child_is_its_label(one: Any, role: str) -> None:
-    assert role_of(one) == role
 
 
 def test_memory_is_kept_for_one_fleet_and_not_for_its_successor_of_the_same_name() -> None:

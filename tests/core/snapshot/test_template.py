@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_operator.core.snapshot.objects import path
-from argosy_operator.core.snapshot.template import OWN_PATHS, OWN_VOLUMES, asked_of, refusals
+from argosy_operator.core.snapshot.template import asked_of, refusals
 from argosy_operator.render import workload
 from argosy_operator.render.engines import EnginePod
 from tests.render.fleets import IMAGES, fleet
@@ -162,17 +162,3 @@ def test_whatever_is_written_the_container_stays_argosys(template: Any) -> None:
     for items in ("ports", "volumeMounts"):
         assert [one for one in before[items] if one in ours[items]] == before[items]
     assert changed["metadata"]["labels"].items() >= plain["metadata"]["labels"].items()
-
-
-def test_an_own_volume_or_path_is_one_that_is_rendered() -> None:
-    one = fleet(
-        roles={role: {"resources": {"gpu": 2}} for role in BOTH},
-        autoscaling={"roleFlip": True},
-        security={"tls": {"secretName": "chat-tls"}},
-    )
-    pod = workload.deployment(EnginePod.of(one, "decode", "0" * 8, IMAGES))
-    spec = pod["spec"]["template"]["spec"]
-    assert {volume["name"] for volume in spec["volumes"]} == {*OWN_VOLUMES, "tmp", "shm"}
-    for mount in spec["containers"][0]["volumeMounts"]:
-        own = any(f"{mount['mountPath']}/".startswith(f"{path}/") for path in OWN_PATHS)
-        assert own == (mount["name"] in OWN_VOLUMES)

@@ -23,7 +23,6 @@ from tests.core.status.worlds import (
     pod,
     round_of,
     snapshot_of,
-    status,
     unready,
 )
 
@@ -182,21 +181,6 @@ def test_a_figure_that_is_not_measured_is_absent(
     assert figures(metrics, old) == found, words
 
 
-def test_a_small_rate_has_steps_of_a_tenth_and_goodput_per_gpu_of_a_hundredth() -> None:
-    old = FIGURES | {"offeredRps": "0.3", "rps": "0.3", "perGPU": "0.07"}
-    assert figures(measured(rate=0.39), old) == old | {"perGPU": "0.09"}
-    assert figures(measured(rate=0.3), old) == old
-    assert figures(measured(rate=0.45), old) == old | {
-        "offeredRps": "0.5", "rps": "0.4", "perGPU": "0.11"
-    }  # fmt: skip
-
-
-def test_a_fleet_without_gpus_has_no_goodput_per_gpu() -> None:
-    world = World(SLO, metrics=measured())
-    found = goodput_status(snapshot_of(world, LoopMemory(), NOW))
-    assert found == {name: text for name, text in FIGURES.items() if name != "perGPU"}
-
-
 @pytest.mark.parametrize(
     ("words", "metrics", "old", "is_new"),
     [
@@ -215,12 +199,6 @@ def test_before_figures_are_due_only_a_new_verdict_or_figure_is_written(
     expected = figures(metrics, old) if is_new else old
     assert expected != old or not is_new
     assert figures(metrics, old, due=False) == expected, words
-
-
-def test_a_round_without_metrics_keeps_the_figures() -> None:
-    kept = status(World(SLO, status={"goodput": FIGURES})).goodput
-    assert kept is not None
-    assert kept.model_dump(by_alias=True, exclude_none=True) == FIGURES
 
 
 def test_pods_are_counted_by_state_and_those_that_serve_or_drain_over_all_revisions() -> None:
@@ -313,11 +291,6 @@ def test_status_says_what_the_pods_tokens_and_good_requests_cost() -> None:
     assert priced(replace(fives, arrivals=Value(8.3, NOW)), costs) == costs, "within a tenth"
     halved = priced(replace(fives, arrivals=Value(4.0, NOW)), costs)
     assert halved == costs | {"costPerMillionTokens": "8.68", "costPerThousandGood": "0.37"}
-
-
-def test_without_lengths_or_good_requests_these_costs_are_left_out() -> None:
-    assert priced(measured()).keys() == {"costPerHour", "costPerThousandGood"}
-    assert priced(measured(attained=0.0)).keys() == {"costPerHour"}
 
 
 def test_pods_of_no_type_leave_all_costs_unknown() -> None:

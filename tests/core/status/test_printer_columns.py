@@ -101,22 +101,6 @@ BUSY = (
 )
 
 
-def test_the_columns_of_a_fleet_have_these_titles_and_types() -> None:
-    columns = version("servingdeployments")["additionalPrinterColumns"]
-    assert [(c["name"], c["type"]) for c in columns if not c.get("priority")] == [
-        ("Mode", "string"),
-        ("P", "string"),
-        ("D", "string"),
-        ("GPUs", "string"),
-        ("SLO", "string"),
-        ("Attain", "string"),
-        ("TTFT90", "string"),
-        ("TPOT90", "string"),
-        ("Reason", "string"),
-        ("Age", "date"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("line", "world"),
     [
@@ -204,11 +188,6 @@ def test_pods_of_before_serve_and_are_counted() -> None:
     assert fleet_line(world) == "colocated 3/2 - 0 None - - - RollingOut"
 
 
-def test_kubectl_get_sd_prints_empty_cells_before_the_first_round() -> None:
-    cells = printed("servingdeployments", {"metadata": {"creationTimestamp": BORN}})
-    assert {name for name, cell in cells.items() if cell is not None} == {"Age"}
-
-
 def test_kubectl_get_sr_prints_the_role_and_its_pods() -> None:
     """Pods of older revisions count, those that are being deleted do not."""
     snapshot, _, _ = round_of(World(TWO_AND_THREE, BUSY))
@@ -232,25 +211,3 @@ def test_kubectl_get_sr_prints_the_role_and_its_pods() -> None:
     assert printed("servingroles", role)["Bounds"] == "OutOfBounds"
     prefill = role_status(snapshot, "prefill", "")
     assert (prefill["replicas"], prefill["readyReplicas"]) == (2, 1)
-
-
-def test_kubectl_scale_and_an_hpa_find_the_roles_numbers() -> None:
-    role = version("servingroles")
-    assert role["subresources"] == {
-        "status": {},
-        "scale": {
-            "specReplicasPath": ".spec.replicas",
-            "statusReplicasPath": ".status.replicas",
-            "labelSelectorPath": ".status.selector",
-        },
-    }
-    kinds = {column["name"]: column["type"] for column in role["additionalPrinterColumns"]}
-    assert kinds == {
-        "Fleet": "string",
-        "Role": "string",
-        "Wanted": "integer",
-        "Pods": "integer",
-        "Ready": "integer",
-        "Bounds": "string",
-        "Age": "date",
-    }

@@ -5,10 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
-from argosy_operator.core.snapshot.actions import stalled
 from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.snapshot.snapshot import Failure, Snapshot
+from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.status.problems import next_overdue_s, problems_of
 from tests.core.status.worlds import (
     CLAIM,
@@ -17,8 +15,6 @@ from tests.core.status.worlds import (
     World,
     pod,
     round_of,
-    sick,
-    status,
     unready,
 )
 
@@ -86,23 +82,3 @@ def test_a_missing_account_of_the_job_counts_from_the_jobs_making() -> None:
     assert problem.reason == "ServiceAccountNotFound"
     assert problem.overdue_in_s(fetching(since="2025-12-31T23:55:00Z")) == 300.0
     assert problems_of(fetching("reader", since="2025-12-31T23:55:00Z"), {}) == ()
-
-
-def failure(since: float) -> Failure:
-    return Failure("Deployment/chat-x", True, "QuotaExceeded", "used", since, 3, 0.0, 1)  # type: ignore[arg-type]
-
-
-def test_a_quota_counts_from_the_first_refusal_whatever_the_wall_clock_does() -> None:
-    snapshot = replace(seen(pod("colocated")), now=NOW, monotonic=1000.0)
-    assert next_overdue_s(snapshot, {"x": failure(since=700.0)}) == 300.0
-    set_back = replace(snapshot, now=NOW - 5000.0)
-    assert next_overdue_s(set_back, {"x": failure(since=700.0)}) == 300.0
-
-
-def test_a_scale_up_that_waits_for_a_node_sends_no_warning() -> None:
-    said = status(sick(unschedulable="0/3 nodes", waits_since=NOW - 1.0))
-    assert stalled(ServingDeploymentStatus(), said) is None
-    late = status(sick(unschedulable="0/3 nodes", waits_since=NOW - 601.0))
-    event = stalled(said, late)
-    assert event is not None
-    assert event.reason == "Unschedulable"

@@ -163,46 +163,6 @@ def test_gateways_out_of_reach_hold_an_edit_up_for_half_a_minute_and_status_says
     assert model.fleet.status == status
 
 
-def test_gateways_out_of_reach_hold_up_no_edit_that_leaves_their_settings() -> None:
-    model = following()
-    model.unreached = True
-    model.now += UNHEARD_S
-    model.edit(security={"networkPolicy": False})
-    model.round()
-    assert kubectl_would_return(model, "RolledOut")
-
-
-def test_a_new_fleet_whose_gateways_are_out_of_reach_waits_for_nothing_more() -> None:
-    """They were not Ready before they had read their settings."""
-    model = Model(fleet(), settings_read={}, unreached=True)
-    began = model.now
-    wait(model)
-    assert model.now - began < UNHEARD_S / 2
-
-
-def test_settings_of_a_paused_fleet_are_not_in_effect() -> None:
-    model = following()
-    model.edit(paused=True, **RENAME)
-    for _ in range(10):
-        model.round()
-        assert not kubectl_would_return(model, "RolledOut")
-        assert condition(model, "RolledOut").reason == "Paused"
-        model.tick()
-    model.edit(paused=False)
-    wait(model)
-    assert lie(model) == ""
-
-
-def test_ready_answers_another_question() -> None:
-    """The fleet goes on answering while its pods are replaced."""
-    model = converged()
-    model.edit(engine={"image": "engine:2"})
-    model.round()
-    assert kubectl_would_return(model, "Ready")
-    assert lie(model) != ""
-    assert not kubectl_would_return(model, "RolledOut")
-
-
 def test_a_fleet_that_scales_stays_rolled_out() -> None:
     model = converged(autoscaling={"policy": "External"}, roles=PAIR)
     model.scale_role("colocated", 4)

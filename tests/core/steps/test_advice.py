@@ -2,10 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
-from argosy_operator.api.model import dump
-from argosy_operator.cli.explanation import explanation
 from argosy_operator.core.snapshot.actions import Scale
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.core.steps.draft import StepReason
@@ -51,15 +47,6 @@ def test_the_decision_is_shown_and_not_carried_out() -> None:
     assert condition(model, "MetricsAvailable").status == "True"
 
 
-def test_the_same_fleet_without_it_grows_by_as_much() -> None:
-    advice = advised(rounds=1).fleet.status.autoscaling.advice
-    done = advised(advisory=False, rounds=1).fleet.status.autoscaling
-    assert advice is not None
-    assert done.last_decision is not None
-    assert done.advice is None
-    assert advice.to == done.last_decision.to
-
-
 def test_others_scale_the_role_and_the_advice_begins_where_they_are() -> None:
     model = advised()
     model.scale_role("colocated", 3)
@@ -95,26 +82,9 @@ def test_without_advisory_the_advice_is_gone_and_what_was_learnt_counts() -> Non
     assert model.fleet.status.autoscaling.advice is None
 
 
-def test_explain_prints_the_advice() -> None:
-    model = advised()
-    text = explanation({"metadata": {"name": "chat"}, "status": dump(model.fleet.status)})
-    advice = model.fleet.status.autoscaling.advice
-    assert advice is not None
-    assert f"and left to others: colocated 1 → {advice.to['colocated']}" in text
-    assert advice.message in text
-
-
 def test_it_asks_a_shared_budget_for_what_it_runs_only() -> None:
     model = advised()
     snapshot = model.snapshot()
     planned = model.round()
     assert bid_of(snapshot, planned.draft).wanted == 1
     assert status_of(snapshot, planned.draft, ()).autoscaling.advice is not None
-
-
-@pytest.mark.parametrize("slo", [None, SLO])
-def test_a_fleet_without_an_slo_has_no_advice(slo: object) -> None:
-    model = converged(autoscaling={"advisory": True}, **({"slo": slo} if slo else {}))
-    assert model.fleet.status.autoscaling.advice is None or slo is not None
-    reason = condition(model, "ScalingActive").reason
-    assert reason == ("ExternalOwner" if slo else "NoSLO")

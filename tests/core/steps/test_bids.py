@@ -10,7 +10,7 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.budgets import Bid
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.steps.targets import bid_of, gpus_held, gpus_targeted
+from argosy_operator.core.steps.targets import bid_of, gpus_held
 from tests.support.model import Model, fleet
 
 PAIR: dict[str, Any] = {
@@ -62,18 +62,6 @@ def test_targets_that_are_not_written_yet_are_held_already() -> None:
     snapshot = created().snapshot()
     assert gpus_held(snapshot, {"prefill": 2, "decode": 3}) == 16
     assert gpus_held(snapshot, {"prefill": 1, "decode": 1}) == 14, "pods still have to leave"
-
-
-def test_a_fleet_without_deployments_holds_its_targets() -> None:
-    snapshot = Model(fleet(mode="disaggregated", roles=PAIR)).snapshot()
-    assert gpus_held(snapshot) == 0
-    assert gpus_held(snapshot, {"prefill": 1, "decode": 3}) == 14
-
-
-def test_a_fleet_that_is_not_sized_bids_its_minimum_and_the_smallest_replica() -> None:
-    snapshot = created().snapshot()
-    assert gpus_targeted(snapshot) == 14
-    assert bid_of(snapshot, plan(snapshot).draft) == Bid(least=14, wanted=14, held=14, unit=2)
 
 
 def test_under_policy_external_it_bids_what_its_serving_roles_ask_for() -> None:
@@ -139,12 +127,6 @@ def test_a_fleet_that_is_being_deleted_wants_nothing_and_holds_its_pods() -> Non
     assert bid_of(snapshot, plan(snapshot).draft) == Bid(least=0, wanted=0, held=14)
 
 
-def test_without_gpus_a_fleet_bids_nothing_in_units_of_one() -> None:
-    model = Model(fleet(roles={"colocated": {"resources": {"gpu": 0}}}))
-    snapshot = model.snapshot()
-    assert bid_of(snapshot, plan(snapshot).draft) == Bid(least=0, wanted=0, held=0, unit=1)
-
-
 @pytest.mark.parametrize(
     ("prefill", "decode", "wanted"),
     [
@@ -163,10 +145,3 @@ def test_under_the_law_a_fleet_bids_what_its_last_decision_wants(
     draft = plan(snapshot).draft
     without = replace(draft, memory=replace(draft.memory, decision=None))
     assert bid_of(snapshot, without).wanted == 14
-
-
-def test_the_unit_of_a_bid_is_the_smallest_replica_also_where_that_is_one_gpu() -> None:
-    roles = {"prefill": {"resources": {"gpu": 1}}, "decode": {"resources": {"gpu": 4}}}
-    model = Model(fleet(mode="disaggregated", roles=roles))
-    snapshot = model.snapshot()
-    assert bid_of(snapshot, plan(snapshot).draft).unit == 1

@@ -100,19 +100,6 @@ def test_a_hand_edit_is_put_back_and_its_author_named(
     assert model.round().actions == ()
 
 
-def test_a_hand_edit_of_an_engine_deployment_is_put_back() -> None:
-    model = converged()
-    name = engine(model)
-    container = ("spec", "template", "spec", "containers", 0, "image")
-    edited(model, "Deployment", name, container, "engine:evil")
-    planned = model.round()
-    assert planned.events[0].message.startswith(
-        "alice changed spec.template.spec.containers.name=engine.image of Deployment "
-    )
-    spec = model.children["Deployment", name]["spec"]["template"]["spec"]
-    assert spec["containers"][0]["image"] == "engine:1"
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -136,15 +123,6 @@ def test_an_edit_of_the_spec_is_applied_and_nobody_blamed() -> None:
     model.edit(routing={"replicas": 3})
     planned = model.round()
     assert "Deployment/chat-gateway" in said(planned)
-    assert planned.events == ()
-    assert model.children["Deployment", "chat-gateway"]["spec"]["replicas"] == 3
-
-
-def test_an_edit_of_the_spec_and_by_hand_at_once_blames_nobody() -> None:
-    model = converged()
-    model.edit(routing={"replicas": 3})
-    edited(model, "Deployment", "chat-gateway", ("spec", "replicas"), 9)
-    planned = model.round()
     assert planned.events == ()
     assert model.children["Deployment", "chat-gateway"]["spec"]["replicas"] == 3
 
@@ -187,27 +165,6 @@ def test_it_is_tried_again_when(change: str) -> None:
         edited(model, "Service", "chat", ("spec", "ports", 0, "targetPort"), 9999)
         planned = plan(model.snapshot())
     assert [type(action) for action in planned.actions] == [Apply]
-
-
-def test_a_webhook_that_ceases_is_forgotten() -> None:
-    model = converged()
-    edited(model, "Service", "chat", ("spec", "type"), "NodePort")
-    refused(model, "NodePort")
-    assert model.memory.accepted_drift
-    edited(model, "Service", "chat", ("spec", "ports", 0, "targetPort"), 9999)
-    model.round()
-    assert not model.memory.accepted_drift
-    edited(model, "Service", "chat", ("spec", "type"), "NodePort")
-    assert len(model.round().actions) == 1
-
-
-def test_an_apply_that_fails_accepts_nothing() -> None:
-    model = converged()
-    edited(model, "Service", "chat", ("spec", "type"), "NodePort")
-    snapshot = model.snapshot()
-    planned = plan(snapshot)
-    outcome = Outcome(planned.actions[0], ErrorKind.FAILED, "no")
-    assert conclude(snapshot, planned, (outcome,)).memory.accepted_drift == {}
 
 
 def test_a_serving_role_is_created_with_its_replicas_not_applied_without() -> None:
@@ -275,33 +232,6 @@ def test_a_child_that_is_being_deleted_is_waited_for() -> None:
     assert planned.wake_s == 2.0
 
 
-def test_a_fleet_at_rest_says_how_many_children_it_has() -> None:
-    model = converged()
-    planned = plan(model.snapshot())
-    assert said(planned) == f"ChildrenUpToDate: {len(model.children)} children are as rendered"
-    assert said(planned, "create_workloads") == "WorkloadsExist: of colocated"
-    pair = converged(mode="disaggregated")
-    planned = plan(pair.snapshot())
-    assert said(planned, "create_workloads") == "WorkloadsExist: of prefill, decode"
-    assert plan(model.snapshot()).wake_s == 300.0
-
-
-def test_two_names_that_are_taken_are_both_named() -> None:
-    model = converged()
-    for key in (("Service", "chat"), ("Deployment", "chat-gateway")):
-        live = model.children[key]
-        meta = {**live["metadata"], "ownerReferences": []}
-        model.children[key] = {**live, "metadata": meta}
-    planned = plan(model.snapshot())
-    assert sorted(planned.draft.foreign) == [("Deployment", "chat-gateway"), ("Service", "chat")]
-    named = said(planned)
-    assert named.startswith("NameTaken: of another owner: ")
-    assert "Service/chat, Deployment/chat-gateway" in named or (
-        "Deployment/chat-gateway, Service/chat" in named
-    )
-    assert planned.wake_s == 30.0
-
-
 def test_an_event_of_a_change_that_was_not_put_back_is_not_published() -> None:
     model = converged()
     edited(model, "Service", "chat", ("spec", "type"), "NodePort")
@@ -340,16 +270,3 @@ def test_another_value_in_a_field_that_is_left_to_a_webhook_is_put_back() -> Non
     assert [event.reason for event in planned.draft.events] == [EventReason.PUT_BACK]
     edited(model, "Service", "chat", ("spec", "type"), "NodePort")
     assert plan(model.snapshot()).actions == ()
-
-
-def test_another_value_in_an_item_of_a_list_that_is_left_to_a_webhook_is_put_back() -> None:
-    model = converged()
-    port = ("spec", "ports", 0, "targetPort")
-    edited(model, "Service", "chat", port, 9999)
-    snapshot = model.snapshot()
-    planned = plan(snapshot)
-    outcome = Outcome(planned.actions[0], applied=model.children["Service", "chat"])
-    model.memory = conclude(snapshot, planned, (outcome,)).memory
-    assert plan(model.snapshot()).actions == ()
-    edited(model, "Service", "chat", port, 9998)
-    assert [type(action) for action in plan(model.snapshot()).actions] == [Apply]

@@ -216,28 +216,3 @@ def test_status_knows_all_pods_that_leave_not_only_those_marked_now() -> None:
     planned = plan(seen(model, 3, pods, {"a": Load(True, 1, 0, 50.0)}))
     assert [pod.name for pod in planned.draft.leaving] == ["a", "b"]
     assert planned.events[0].message == "colocated pods finish their answers: b"
-
-
-def test_a_deployment_that_is_scaled_by_hand_goes_back_with_a_warning() -> None:
-    model = converged(**EXTERNAL)
-    name = engine(model)
-    entry = {
-        "manager": "alice",
-        "time": "2026-01-01T00:00:00Z",
-        "fieldsV1": {"f:spec": {"f:replicas": {}}},
-    }
-    live = model.children["Deployment", name]
-    meta = live["metadata"] | {"managedFields": [entry]}
-    model.children["Deployment", name] = live | {"metadata": meta}
-    model.scale_role("colocated", 2)
-    planned = plan(model.snapshot())
-    replicas = live["spec"]["replicas"]
-    assert planned.events == (
-        Event(
-            "PutBack",
-            f"alice scaled Deployment {name} to {replicas}; it goes back to 2. "
-            f"Scale the ServingRole instead, with spec.autoscaling.policy External",
-            True,
-            frozenset({f"Scale Deployment/{name}"}),
-        ),
-    )

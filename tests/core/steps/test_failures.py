@@ -8,21 +8,18 @@ from argosy_operator.core.plan import conclude, plan
 from argosy_operator.core.snapshot.actions import (
     Action,
     Apply,
-    Create,
     Delete,
     ErrorKind,
     HastenDrain,
     Outcome,
-    Scale,
     key_of,
 )
 from argosy_operator.core.snapshot.snapshot import Failure
-from argosy_operator.core.steps.failures import is_stuck, learn_failures, list_failures, next_try_s
+from argosy_operator.core.steps.failures import learn_failures, list_failures
 from tests.support.model import Model, converged
 
 DELETE = Delete("PodDisruptionBudget", "old", "uid")
 KEY = "Delete PodDisruptionBudget/old"
-CREATE = Create({"kind": "Deployment", "metadata": {"name": "chat-decode"}})
 
 
 def learnt(
@@ -79,35 +76,6 @@ def test_errors_of_the_server_and_taken_names_are_no_failures_of_the_action(
     assert learnt(converged(), error) == {}
 
 
-def test_an_action_that_succeeds_is_forgotten() -> None:
-    model = converged()
-    learnt(model, ErrorKind.FAILED)
-    assert learnt(model, None) == {}
-
-
-def test_a_failure_keeps_its_beginning_its_count_and_its_object() -> None:
-    model = converged()
-    began = model.now
-    for _ in range(3):
-        failure = learnt(model, ErrorKind.FAILED, "webhook: no route")[KEY]
-        model.now += 10
-    assert failure == Failure(
-        what="PodDisruptionBudget/old",
-        builds=False,
-        error=ErrorKind.FAILED,
-        message="webhook: no route",
-        since=began,
-        times=3,
-        retry_at=began + 20 + 4,
-        generation=1,
-    )
-
-
-def test_only_a_deployment_keeps_pods_from_being_built() -> None:
-    failure = learnt(converged(), ErrorKind.QUOTA, action=CREATE)[key_of(CREATE)]
-    assert (failure.what, failure.builds) == ("Deployment/chat-decode", True)
-
-
 @pytest.mark.parametrize(
     ("error", "message", "kept"),
     [
@@ -134,28 +102,6 @@ def test_a_race_is_shown_from_its_fourth_attempt_and_another_error_at_once() -> 
         assert list_failures({"k": failure(error, 3)}) == []
         assert len(list_failures({"k": failure(error, 4)})) == 1
     assert len(list_failures({"k": failure(ErrorKind.FORBIDDEN)})) == 1
-
-
-def test_failures_are_shown_the_oldest_first_and_then_by_object() -> None:
-    failed = {
-        "x": failure(ErrorKind.FAILED, since=2.0, what="a"),
-        "y": failure(ErrorKind.FAILED, since=1.0, what="c"),
-        "z": failure(ErrorKind.FAILED, since=1.0, what="b"),
-    }
-    assert [one.what for one in list_failures(failed)] == ["b", "c", "a"]
-
-
-def test_a_failure_of_five_minutes_needs_a_person() -> None:
-    assert not is_stuck(failure(ErrorKind.FAILED, since=100.0), 399.9)
-    assert is_stuck(failure(ErrorKind.FAILED, since=100.0), 400.0)
-
-
-def test_the_next_attempt_is_the_soonest_that_is_not_due_yet() -> None:
-    due = replace(failure(ErrorKind.FAILED), retry_at=10.0)
-    soon = replace(failure(ErrorKind.FAILED), retry_at=13.0)
-    late = replace(failure(ErrorKind.FAILED), retry_at=40.0)
-    assert next_try_s({"a": due, "b": late, "c": soon}, 10.0) == 3.0
-    assert next_try_s({}, 10.0) == float("inf")
 
 
 def without(model: Model, *keys: tuple[str, str]) -> None:
@@ -225,21 +171,6 @@ def test_a_failure_whose_action_is_no_longer_wanted_is_forgotten() -> None:
     assert model.memory.failed == {}
 
 
-def test_the_fleet_is_looked_at_when_the_next_attempt_is_due() -> None:
-    model = converged()
-    without(model, ("Service", "chat"))
-    snapshot = model.snapshot()
-    planned = plan(snapshot)
-    (apply,) = planned.actions
-    for error, wake_s in (
-        (ErrorKind.FAILED, 1.0),
-        (ErrorKind.FORBIDDEN, 10.0),
-        (ErrorKind.FOREIGN, 30.0),
-        (None, 300.0),
-    ):
-        assert conclude(snapshot, planned, (Outcome(apply, error, ""),)).wake_s == wake_s
-
-
 def test_a_pod_whose_mark_was_refused_is_not_told_to_drain() -> None:
     model = converged(
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
@@ -257,34 +188,6 @@ def test_a_pod_whose_mark_was_refused_is_not_told_to_drain() -> None:
     refused = Outcome(mark, ErrorKind.FORBIDDEN, "no")
     model.memory = replace(conclude(snapshot, planned, (refused,)).memory, ask_loads=True)
     assert plan(model.snapshot()).actions == ()
-
-
-def test_paused_forgets_failures_and_writes_nothing() -> None:
-    model = converged()
-    without(model, ("Service", "chat"))
-    failing(model, "Service/chat")
-    model.edit(paused=True)
-    planned = plan(model.snapshot())
-    assert (planned.actions, planned.events, planned.memory.failed) == ((), (), {})
-    assert not planned.draft.scaled
-    assert planned.wake_s == 300.0
-
-
-def test_a_number_that_was_not_written_is_no_change_of_replicas() -> None:
-    model = converged(roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
-    model.edit(roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
-    snapshot = model.snapshot()
-    planned = plan(snapshot)
-    assert planned.draft.scaled
-    scales = [action for action in planned.actions if isinstance(action, Scale)]
-    assert [scale.kind for scale in scales] == ["ServingRole", "Deployment"]
-    refused = tuple(Outcome(scale, ErrorKind.FORBIDDEN, "no") for scale in scales)
-    ended = conclude(snapshot, planned, refused)
-    assert (ended.events, ended.draft.scaled) == ((), False)
-    written = (Outcome(scales[0]), *refused[1:])
-    ended = conclude(snapshot, planned, written)
-    assert [event.reason for event in ended.events] == ["Scaled"]
-    assert ended.draft.scaled
 
 
 def test_applied_objects_are_what_a_plan_learns_of() -> None:

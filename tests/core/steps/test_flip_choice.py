@@ -8,7 +8,7 @@ import pytest
 
 from argosy_operator.core.snapshot.pods import Load, Pod
 from argosy_operator.core.steps.draft import StepReason
-from argosy_operator.core.steps.flips import Choice, Pace, Pool, choose
+from argosy_operator.core.steps.flips import Pace, Pool, choose
 
 NOW = 10_000.0
 PACE = Pace(now=NOW, cold_start_s=180.0, dwell_s=240.0)
@@ -220,8 +220,3 @@ def test_the_choice(name: str) -> None:
     shrinks_prefill = len(pools[0].started) > row.targets[0]
     taker = "decode" if shrinks_prefill else "prefill"
     assert choice.taker == (taker if near else None)
-
-
-def test_a_choice_names_nothing_by_default() -> None:
-    choice = Choice(StepReason.NO_FLIP_NEEDED, "")
-    assert (choice.taker, choice.pod) == (None, None)

@@ -10,13 +10,12 @@ from argosy_operator.core.snapshot.actions import (
     AnnotatePod,
     ErrorKind,
     FlipRole,
-    HastenDrain,
     Scale,
     TakeWorkAgain,
 )
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.pods import Load
-from argosy_operator.core.snapshot.snapshot import Failure, LoopMemory, ReplicaSet, Snapshot
+from argosy_operator.core.snapshot.snapshot import Failure, LoopMemory, Snapshot
 from tests.support.model import Model, converged
 
 DRAIN = "serving.argosy.dev/drain"
@@ -151,13 +150,6 @@ def test_a_flipped_pod_is_called_back_only_when_its_engine_has_the_role() -> Non
         assert (TakeWorkAgain(pod.name, pod.uid) in actions) is recalled, load
 
 
-def test_while_the_engine_takes_its_role_the_operator_looks_every_second() -> None:
-    model = due()
-    for _ in range(6):
-        planned = model.round()
-    assert (planned.actions, planned.wake_s) == ((), 1.0)
-
-
 def hindered(snapshot: Snapshot, what: str) -> Snapshot:
     sets = dict(snapshot.replica_sets)
     match what:
@@ -193,15 +185,6 @@ def test_without_what_a_flip_needs_a_new_pod_starts_at_once(what: str, says: str
     assert Scale("Deployment", decode, 2) in planned.actions
 
 
-def test_a_replica_set_that_is_no_longer_used_does_not_hinder() -> None:
-    model = due()
-    snapshot = model.snapshot()
-    (child,) = (c for c in snapshot.replica_sets.values() if c.role == "decode")
-    old = ReplicaSet(child.deployment, "decode", "old", 0)
-    planned = plan(replace(snapshot, replica_sets={**snapshot.replica_sets, "old": old}))
-    assert step(planned)[0] == "FlipDrains"
-
-
 def test_in_a_rollout_no_pod_is_flipped() -> None:
     model = due()
     prefill, _ = names_of(model)
@@ -219,18 +202,3 @@ def test_without_the_field_or_the_mode_nothing_is_flipped(off: dict[str, Any]) -
         "RoleFlipOff",
         "spec.autoscaling.roleFlip is false, or the fleet has no prefill and decode pods",
     )
-
-
-def test_targets_that_the_law_has_just_written_come_first() -> None:
-    model = due()
-    model.round()
-    model.round()
-    snapshot = model.snapshot()
-    spec = snapshot.fleet.spec
-    scaling = spec.autoscaling.model_copy(update={"policy": "None"})
-    fleet = snapshot.fleet.model_copy(
-        update={"spec": spec.model_copy(update={"autoscaling": scaling})}
-    )
-    planned = plan(replace(snapshot, fleet=fleet))
-    assert any(isinstance(a, Scale) and a.kind == "ServingRole" for a in planned.actions)
-    assert not any(isinstance(a, FlipRole | HastenDrain) for a in planned.actions)

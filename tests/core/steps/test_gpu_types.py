@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 
 from argosy_law.prices import DAY_S, SLOT_S, Prices, with_costs
-from argosy_operator.api.model import dump
-from argosy_operator.cli.explanation import explanation
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import AnnotateRole, EventReason
@@ -85,21 +83,6 @@ def test_a_role_begins_on_the_first_of_its_types() -> None:
     assert types_of(model) == {"h100": 3}
 
 
-def test_a_type_has_its_own_number_of_gpus() -> None:
-    pods = template(converged(**spec(MI300 | {"gpu": 4})))
-    assert pods["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
-
-
-def test_a_fleet_without_types_says_nothing_of_them() -> None:
-    model = converged(roles={"colocated": {"replicas": {"min": 2}}})
-    pods = template(model)
-    assert "nodeSelector" not in pods["spec"]
-    assert names.GPU_TYPE not in pods["metadata"]["labels"]
-    assert names.GPU_RESOURCE not in pods["metadata"]["annotations"]
-    assert role(model).gpu_type is None
-    assert condition(model, "CapacityLimited").reason == "AsSpecified"
-
-
 def test_a_cheaper_type_is_rolled_out_and_no_answer_is_cut_off() -> None:
     model = converged(**spec(H100, A100, **GOODPUT))
     remember(model, prices(model, h100=12.3, a100=9.0))
@@ -128,17 +111,6 @@ def test_the_old_type_serves_while_the_new_one_has_no_room_and_takes_over_again(
     remember(model, prices(model, 96, h100=12.3, a100=9.0))
     until(model, 30)
     assert types_of(model) == {"h100": 3}, "a type without room is not chosen for its cost"
-
-
-def test_explain_names_the_type_its_cost_and_what_has_no_room() -> None:
-    model = converged(**spec(H100, A100))
-    shown = explanation({"metadata": {"name": "chat"}, "status": dump(model.fleet.status)})
-    assert "\nGPU types\n  colocated on h100, 4.10 per GPU and hour\n" in shown
-    model.room["h100"] = 0
-    model.edit(engine={"image": "engine:2"})
-    until(model, WAIT_S + 30)
-    shown = explanation({"metadata": {"name": "chat"}, "status": dump(model.fleet.status)})
-    assert "  colocated on a100, 1.50 per GPU and hour; no room with h100 at 1970-01-" in shown
 
 
 def test_a_choice_outlives_the_operator() -> None:
@@ -198,22 +170,6 @@ def test_a_role_leaves_a_type_whose_pods_find_no_node_for_the_time_of_the_spec()
     assert said.warning
     assert said.message.startswith("colocated goes on with GPU type a100: pod chat-colocated-")
     assert " found no node with h100 for 600 s: 0/3 nodes are available" in said.message
-
-
-def test_a_time_of_ones_own_is_waited_for() -> None:
-    model = Model(converged(**spec(H100, A100, autoscaling={"gpuTypeFallback": "30s"})).fleet)
-    model.room["h100"] = 0
-    until(model, 25)
-    assert types_of(model) == {}
-    until(model, 15)
-    assert types_of(model) == {"a100": 3}
-
-
-def test_a_round_comes_when_the_time_is_over() -> None:
-    model = Model(converged(**spec(H100, A100)).fleet, room={"h100": 0})
-    until(model, 10)
-    planned = plan(model.snapshot())
-    assert planned.wake_s <= WAIT_S - 8
 
 
 def test_a_full_type_comes_back_into_question_after_a_day() -> None:
@@ -277,13 +233,6 @@ def test_of_two_roles_each_leaves_its_type_for_the_cheapest_beside_the_other(ful
     model.edit(engine={"image": "engine:2"})
     until(model, 90)
     assert types_of(model) == {"l40": 1, "mi300": 1}
-
-
-def test_a_single_type_has_no_other_to_go_to() -> None:
-    model = Model(converged(**spec(H100)).fleet, room={"h100": 0})
-    until(model, WAIT_S + 60)
-    assert types_of(model) == {}
-    assert condition(model, "CapacityLimited").reason == "Unschedulable"
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,8 @@ from argosy_operator.core.status.compose import status_of
 from argosy_operator.core.steps.draft import LOOK_AGAIN_S, Draft
 from argosy_operator.core.steps.failures import LOOK_AT_TAKEN_NAMES_S
 from argosy_operator.core.steps.models import (
-    LOOK_AT_PODS_S,
-    LOOK_AT_PROGRESS_S,
     as_fetched,
     fetch_model,
-    has_ended,
     may_have_job,
 )
 from argosy_operator.shell.gather import Observed, compose
@@ -86,13 +83,6 @@ def test_no_engine_is_made_before_the_model_is_there() -> None:
     (volume,) = (v for v in pod["volumes"] if v["name"] == "weights")
     assert volume["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
     assert f"/models/hf/org--tiny/{'a' * 40}" in pod["containers"][0]["args"]
-
-
-def test_a_second_round_makes_no_second_job() -> None:
-    world = Round()
-    world.makes_job()
-    assert world.actions() == []
-    assert world.actions() == []
 
 
 def test_the_commit_is_part_of_the_revision() -> None:
@@ -206,18 +196,6 @@ def with_job(phase: str = "Running", **parts: Any) -> Round:
     return world
 
 
-def test_the_step_says_what_the_model_waits_for() -> None:
-    world = Round()
-    assert stepped(world) == ("MakingJob", "Job chat-fetch", LOOK_AGAIN_S)
-    world.makes_job()
-    assert stepped(world) == ("FetchingModel", "Job chat-fetch: chat-fetch-1", LOOK_AT_PROGRESS_S)
-    world.pods = (*world.pods, replace(world.pods[0], name="chat-fetch-2"))
-    both = "Job chat-fetch: chat-fetch-1, chat-fetch-2"
-    assert stepped(world) == ("FetchingModel", both, LOOK_AT_PROGRESS_S)
-    world.pods = ()
-    assert stepped(world) == ("FetchingModel", "Job chat-fetch: no pod yet", LOOK_AGAIN_S)
-
-
 def test_what_a_pod_fetched_is_known_at_once_and_rests_afterwards() -> None:
     world = with_job("Succeeded", said=SAID)
     assert stepped(world) == ("ModelFetched", f"commit {COMMIT}", 0.0)
@@ -229,30 +207,6 @@ def test_what_a_pod_fetched_is_known_at_once_and_rests_afterwards() -> None:
         "bytes": 10, "claimName": "models", "claimUid": "claim",
     }  # fmt: skip
     assert stepped(world) == ("ModelFetched", f"commit {COMMIT} in models", LOOK_AGAIN_S)
-
-
-def test_a_model_that_is_used_where_it_is_is_named() -> None:
-    world = Round()
-    world.fleet = fleet(model={"uri": "pvc://models/a"})
-    assert stepped(world) == ("ModelInPlace", "pvc://models/a", LOOK_AGAIN_S)
-
-
-def test_a_job_of_before_goes_first_and_its_pods_are_awaited() -> None:
-    world = with_job()
-    job = world.children["Job", "chat-fetch"]
-    job["metadata"]["annotations"] = None
-    job["spec"]["template"]["spec"]["containers"][0]["args"] = ["fetch", "run"]
-    said = ("MakingJob", "Job chat-fetch is of before", LOOK_AT_PODS_S)
-    assert stepped(world) == said
-    world.children["Job", "chat-fetch"]["metadata"]["deletionTimestamp"] = "x"
-    assert stepped(world) == said
-    assert world.actions() == [], "it is being deleted"
-    del world.children["Job", "chat-fetch"]
-    world.pods += tuple(replace(pod, name="chat-fetch-0") for pod in world.pods)
-    waits = "after the end of chat-fetch-1, chat-fetch-0"
-    assert stepped(world) == ("MakingJob", waits, LOOK_AT_PODS_S)
-    world.pods = tuple(replace(pod, phase="Failed") for pod in world.pods)
-    assert stepped(world) == ("MakingJob", "Job chat-fetch", LOOK_AGAIN_S)
 
 
 NEWER = replace(IMAGES, fetch="registry.example/fetch:2")
@@ -305,42 +259,6 @@ def test_a_name_that_a_stranger_has_is_looked_at_again() -> None:
     stranger = {"name": "chat-fetch", "uid": "x", "ownerReferences": []}
     world.children["Job", "chat-fetch"] = {"kind": "Job", "metadata": stranger, "spec": {}}
     assert stepped(world) == ("NameTaken", "Job chat-fetch", LOOK_AT_TAKEN_NAMES_S)
-
-
-@pytest.mark.parametrize("type_", ["Complete", "Failed"])
-def test_a_job_has_ended_when_a_condition_says_so(type_: str) -> None:
-    said = {"type": type_, "status": "True"}
-    assert has_ended({"status": {"conditions": [{"type": "Suspended", "status": "True"}, said]}})
-    assert not has_ended({"status": {"conditions": [{**said, "status": "False"}]}})
-    assert not has_ended({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}})
-    assert not has_ended({"status": {"conditions": None}})
-    assert not has_ended({"status": None})
-    assert not has_ended({})
-
-
-def test_the_end_without_a_word_is_said() -> None:
-    world = with_job("Succeeded")
-    ended = {"conditions": [{"type": "Failed", "status": "True"}]}
-    world.children["Job", "chat-fetch"]["status"] = ended
-    says = "Job chat-fetch ended, and no pod says what it fetched"
-    assert stepped(world) == ("MakingJob", says, LOOK_AT_PODS_S)
-
-
-@pytest.mark.parametrize(
-    "said", ["", "{", "[]", "{}", '{"commit": "c", "path": "p", "bytes": "x"}']
-)
-def test_what_is_no_result_counts_as_none_and_the_next_pod_is_read(said: str) -> None:
-    world = with_job("Succeeded", said=said)
-    assert stepped(world)[0] == "FetchingModel"
-    world.pods = (*world.pods, replace(world.pods[0], name="chat-fetch-2", said=SAID))
-    assert stepped(world)[0] == "ModelFetched"
-
-
-def test_a_pod_that_is_deleted_and_a_claim_that_is_gone_give_no_result() -> None:
-    assert stepped(with_job("Succeeded", said=SAID, terminating=True))[0] == "FetchingModel"
-    world = with_job("Succeeded", said=SAID)
-    del world.children["PersistentVolumeClaim", "models"]
-    assert stepped(world)[0] == "FetchingModel"
 
 
 def test_a_model_in_status_counts_while_its_claim_is_the_same() -> None:

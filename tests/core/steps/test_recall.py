@@ -71,15 +71,6 @@ def test_the_first_write_comes_half_a_hold_after_the_first_metrics_and_then_in_t
     assert written == [150.0, 300.0, 450.0, 600.0], "half of the default hold"
 
 
-def test_the_configmap_belongs_to_the_fleet_and_holds_the_state() -> None:
-    model = kept_model()
-    (owner,) = model.children[FILE]["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("ServingDeployment", "fleet-1")
-    state = learnt(model)
-    assert state.roles[0].estimate.rows > 0
-    assert state.lengths.prompt == 1000.0
-
-
 def test_the_next_operator_goes_on_with_what_was_learnt() -> None:
     model = kept_model()
     before = model.memory.scaling
@@ -119,12 +110,6 @@ def test_the_error_budget_goes_on_where_it_was() -> None:
     assert lost <= 10.0 * 120 / 15, "at most what came since the last write"
 
 
-def test_a_fleet_that_the_law_does_not_scale_has_no_error_budget() -> None:
-    model = Model(fleet(roles=ROLES))
-    model.converge()
-    assert model.fleet.status.error_budget is None
-
-
 def test_measured_starts_are_kept_too() -> None:
     model = model_of()
     model.memory = replace(model.memory, starts={"one": ("colocated", 41.5)})
@@ -157,13 +142,6 @@ def test_what_cannot_be_read_is_an_event_and_the_law_begins_anew(text: str) -> N
     assert learnt(model) != ScalingState(), "it was written over"
 
 
-def test_a_configmap_without_data_is_unreadable() -> None:
-    model = kept_model()
-    model.children[FILE] = {k: v for k, v in model.children[FILE].items() if k != "data"}
-    model.memory = LoopMemory()
-    assert step(decide(model), "read_learnt")[0] == "LearntUnreadable"
-
-
 def test_a_configmap_of_another_owner_is_not_read() -> None:
     model = kept_model()
     metadata = {**model.children[FILE]["metadata"], "ownerReferences": [{"uid": "other"}]}
@@ -183,11 +161,6 @@ def test_a_fleet_is_written_no_more_from_the_first_round_without_requests() -> N
     model = kept_model()
     assert [writes(without_requests(model)) for _ in range(60)] == [[]] * 60
     assert writes(decide(model)), "half a hold is over, and a request came"
-
-
-def test_a_fleet_that_nobody_has_used_since_the_start_is_not_written() -> None:
-    model = model_of()
-    assert [writes(without_requests(model)) for _ in range(60)] == [[]] * 60
 
 
 def test_a_change_of_replicas_is_kept_at_once_but_not_twice_in_thirty_seconds() -> None:
@@ -218,13 +191,3 @@ def test_a_write_that_fails_is_tried_again_at_the_next_decision() -> None:
     assert "Apply ConfigMap/chat-learnt" in failed.memory.failed
     done = conclude(snapshot, planned, (Outcome(action),))
     assert done.memory.learnt_at == model.now
-
-
-def test_a_fleet_that_the_law_does_not_scale_keeps_nothing() -> None:
-    model = Model(fleet(slo=SLO, roles=ROLES, autoscaling={"policy": "External"}))
-    model.converge()
-    for _ in range(20):
-        model.now += 15
-        planned = model.round()
-        assert writes(planned) == []
-        assert step(planned, "write_learnt") == ("LearntKept", "there is nothing to keep")

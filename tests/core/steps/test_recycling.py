@@ -155,18 +155,6 @@ def test_a_new_operator_remembers_the_pause_and_goes_on_with_the_pod() -> None:
     assert step(model.round())[0] == "RecycleWaits"
 
 
-def test_the_pause_counts_for_all_roles() -> None:
-    model, _ = sick_fleet("prefill")
-    model.round()
-    model.converge()
-    blame(model, names_of(model, "decode")[0])
-    assert step(model.round())[0] == "RecycleWaits"
-    model.tick(300)
-    began_at = model.now
-    model.round()
-    assert noted(model, "decode") == f"{rfc3339(began_at)} 2"
-
-
 def test_a_row_ends_when_the_fleet_was_well_for_as_long_as_the_pause() -> None:
     assert Last(0.0, 1).next(599.9) == Last(599.9, 2)
     assert Last(0.0, 1).next(600.0) == Last(600.0, 1)
@@ -263,14 +251,6 @@ def test_the_only_pod_of_a_role_stays() -> None:
     assert waits(model) == "the other prefill pods do not all serve"
 
 
-def test_without_its_serving_role_no_pod_is_replaced() -> None:
-    model, _ = sick_fleet()
-    snapshot = model.snapshot()
-    children = {k: v for k, v in snapshot.children.items() if k != ("ServingRole", "chat-prefill")}
-    planned = plan(replace(snapshot, children=children))
-    assert step(planned)[1].endswith(". It stays: ServingRole chat-prefill does not exist")
-
-
 def test_of_two_sick_pods_the_one_that_may_be_replaced_is() -> None:
     three = {role: {"replicas": {"min": 3, "max": 4}} for role in ("prefill", "decode")}
     model = converged(**{**SPLIT, "roles": three})
@@ -313,18 +293,6 @@ def test_a_pod_whose_replacement_does_not_serve_in_time_stays() -> None:
     assert step(model.round())[0] == "NothingToRecycle"
 
 
-def test_a_cold_start_of_ten_minutes_gives_the_replacement_twenty() -> None:
-    slow = {"policy": "External", "coldStart": "10m"}
-    model, _ = sick_fleet(autoscaling=slow)
-    model.round()
-    began_at = model.now
-    model.broken_roles = frozenset({"prefill"})
-    model.now = began_at + 1199
-    assert step(model.round())[0] == "Recycling"
-    model.now = began_at + 1200
-    assert step(model.round())[0] == "RecycleGivenUp"
-
-
 def test_the_pod_takes_work_again_if_another_one_fails_while_it_drains() -> None:
     model, sick = sick_fleet()
     model.requests[sick] = 50
@@ -362,24 +330,6 @@ def test_a_role_that_shrinks_loses_the_sick_pod() -> None:
     assert sick not in model.pods
 
 
-def test_a_paused_fleet_replaces_nothing() -> None:
-    model, _ = sick_fleet()
-    model.edit(paused=True)
-    assert model.round().actions == ()
-
-
-def test_a_pod_that_is_being_deleted_hinders_no_replacement_and_is_none() -> None:
-    model = converged(**SPLIT)
-    model.scale_role("decode", 3)
-    model.converge()
-    leaving = names_of(model, "decode")[2]
-    gone = replace(model.pods[leaving], terminating=True, draining=True, recycled_at=model.now)
-    model.pods[leaving] = gone
-    blame(model, names_of(model, "prefill")[0])
-    assert step(model.round())[0] == "Recycling"
-    assert len([pod for pod in model.pods.values() if pod.recycled_at]) == 2
-
-
 def test_a_pod_of_the_new_revision_stays_until_the_rollout_is_over() -> None:
     model = converged(**SPLIT)
     model.edit(engine={"image": "engine:2"})
@@ -389,18 +339,3 @@ def test_a_pod_of_the_new_revision_stays_until_the_rollout_is_over() -> None:
     current = [p.name for p in model.snapshot().current("prefill")]
     blame(model, current[0])
     assert waits(model) == "a rollout is in progress"
-
-
-def test_the_latest_note_of_all_roles_counts() -> None:
-    model, _ = sick_fleet()
-    for role, ago_s in (("prefill", 10.0), ("decode", 90_000.0)):
-        meta = model.children["ServingRole", f"chat-{role}"]["metadata"]
-        meta["annotations"] = {RECYCLED: f"{rfc3339(model.now - ago_s)} 1"}
-    assert step(model.round())[1].endswith(". The next replacement may be in 290 s")
-
-
-def test_a_note_of_any_number_is_a_pause_of_a_day_at_most() -> None:
-    model, _ = sick_fleet()
-    meta = model.children["ServingRole", "chat-prefill"]["metadata"]
-    meta["annotations"] = {RECYCLED: f"{rfc3339(model.now)} {10**9}"}
-    assert step(model.round())[1].endswith(". The next replacement may be in 86400 s")

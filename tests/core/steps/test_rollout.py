@@ -11,11 +11,10 @@ from argosy_operator.core.snapshot.actions import (
     AnnotatePod,
     Delete,
     Event,
-    HastenDrain,
     Scale,
     key_of,
 )
-from argosy_operator.core.snapshot.pods import Load, Pod
+from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import Snapshot
 from tests.support.model import converged
 
@@ -136,54 +135,6 @@ def test_old_pods_that_were_marked_serve_on_when_a_new_one_fails() -> None:
     given_up = [a for a in planned.actions if isinstance(a, AnnotatePod)]
     assert {action.name for action in given_up} == {"old-0", "old-1", "old-2"}
     assert {value for action in given_up for value in action.values.values()} == {None}
-
-
-def test_the_plan_says_how_far_the_new_revision_is_and_who_serves_on() -> None:
-    snapshot = rolling([("prefill", SERVES), ("decode", SERVES), ("decode", STARTS)])
-    old = [name for kind, name in snapshot.children if kind == "Deployment"]
-    old = sorted(n for n in old if snapshot.revision not in n and n != "chat-gateway")
-    assert said(plan(snapshot)) == (
-        f"retire_old_revisions: WaitingForNewRevision: 1 of 1 prefill, 1 of 2 decode pods of "
-        f"revision {snapshot.revision} serve; {old[0]}, {old[1]} serves on"
-    )
-
-
-def test_the_plan_says_which_old_pods_drain() -> None:
-    new = [("prefill", SERVES), ("decode", SERVES), ("decode", SERVES)]
-    snapshot = rolling(new)
-    decode, prefill = (f"chat-{role}-{snapshot.pods[0].revision}" for role in ("decode", "prefill"))
-    assert said(plan(snapshot)) == (
-        f"retire_old_revisions: RetiringOldRevision: {decode} drains old-1, old-2; "
-        f"{prefill} drains old-0"
-    )
-    assert {event.message for event in plan(snapshot).events} == {
-        "decode pods finish their answers: old-1, old-2",
-        "prefill pods finish their answers: old-0",
-    }
-
-
-def test_engines_of_old_pods_are_told_to_drain() -> None:
-    new = [("prefill", SERVES), ("decode", SERVES), ("decode", SERVES)]
-    told = [action for action in plan(rolling(new)).actions if isinstance(action, HastenDrain)]
-    assert sorted(told, key=lambda action: action.pod) == [
-        HastenDrain("old-0", "ip-0"),
-        HastenDrain("old-1", "ip-1"),
-        HastenDrain("old-2", "ip-2"),
-    ]
-
-
-def test_an_old_deployment_shrinks_as_its_pods_finish() -> None:
-    snapshot = rolling([("prefill", SERVES), ("decode", SERVES), ("decode", SERVES)])
-    marks: dict[str, Any] = {"draining": True, "victim": True, "cost": -1000}
-    pods = tuple(
-        replace(pod, **marks, drain_at=snapshot.now, ready=False) if pod.name == "old-0" else pod
-        for pod in snapshot.pods
-    )
-    loads = {"old-0": Load(True, 0, 0, 50.0)}
-    written = plan(replace(snapshot, pods=pods, loads=loads)).actions
-    name = f"chat-prefill-{pods[0].revision}"
-    version = snapshot.children["Deployment", name]["metadata"]["resourceVersion"]
-    assert [a for a in written if isinstance(a, Scale)] == [Scale("Deployment", name, 0, version)]
 
 
 def retired(replicas: int, *pods: Pod) -> tuple[Plan, str, str]:

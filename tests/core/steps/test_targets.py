@@ -9,7 +9,7 @@ from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
 from argosy_law.observe import RoleSupply
 from argosy_operator.core.plan import Plan, plan
-from argosy_operator.core.snapshot.actions import AnnotatePod, Create, Scale
+from argosy_operator.core.snapshot.actions import Create, Scale
 from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.steps.goals import goals_of, offers_of
@@ -76,28 +76,12 @@ def test_an_absent_replicas_holds_over_a_rollout() -> None:
     assert model.replicas("colocated") == 3
 
 
-def test_a_deployment_without_replicas_has_one_as_kubernetes_says() -> None:
-    model = without_replicas(running(EXTERNAL, 3))
-    (key,) = (key for key in model.children if key[1].startswith("chat-colocated-"))
-    del model.children[key]["spec"]["replicas"]
-    assert plan(model.snapshot()).draft.targets == {"colocated": 1}
-
-
 def test_a_serving_role_that_was_deleted_is_created_with_the_pods_that_run() -> None:
     model = running(EXTERNAL, 3)
     del model.children["ServingRole", "chat-colocated"]
     (create,) = plan(model.snapshot()).actions
     assert isinstance(create, Create)
     assert (create.obj["kind"], create.obj["spec"]["replicas"]) == ("ServingRole", 3)
-
-
-def test_a_new_role_starts_with_its_minimum() -> None:
-    model = Model(fleet(roles={"colocated": {"replicas": {"min": 2, "max": 4}}}))
-    created = [a.obj for a in plan(model.snapshot()).actions if isinstance(a, Create)]
-    assert {obj["kind"]: obj["spec"]["replicas"] for obj in created} == {
-        "ServingRole": 2,
-        "Deployment": 2,
-    }
 
 
 @pytest.mark.parametrize(
@@ -145,13 +129,6 @@ def test_a_serving_role_that_is_scaled_by_hand_goes_back_and_its_author_is_named
     assert event.after == {"Scale ServingRole/chat-colocated"}
 
 
-def test_roles_at_their_target_do_not_keep_the_next_ones_from_theirs() -> None:
-    pair = {"prefill": {"replicas": {"min": 1}}, "decode": {"replicas": {"min": 2}}}
-    model = converged(mode="disaggregated", roles=pair)
-    model.scale_role("decode", 3)
-    assert scaling(plan(model.snapshot())) == [Scale("ServingRole", "chat-decode", 2)]
-
-
 def test_under_the_law_a_number_that_another_writer_put_in_gives_way_to_the_laws() -> None:
     """Blind, the law keeps what it last decided, not what the other writer asks for."""
     model = running(GOODPUT, 2)
@@ -179,25 +156,6 @@ def test_under_the_law_pods_are_removed_only_after_the_number_was_written_down()
     assert first == Scale("ServingRole", "chat-colocated", 4)
     assert (second.kind, second.replicas) == ("Deployment", 4)
     assert second.after == "Scale ServingRole/chat-colocated"
-
-
-def test_without_the_law_the_deployment_follows_at_once() -> None:
-    model = running(UNSIZED, 1)
-    model.converge()
-    model.edit(roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
-    assert [(a.kind, a.after) for a in scaling(plan(model.snapshot()))] == [
-        ("ServingRole", None),
-        ("Deployment", None),
-    ]
-
-
-def test_marks_of_victims_wait_for_the_number_under_the_law_too() -> None:
-    model = running(GOODPUT, 3)
-    model.converge()
-    model.edit(roles={"colocated": {"replicas": {"min": 1, "max": 2}}}, slo=TARGETS)
-    model.memory = replace(model.memory, ask_loads=True)
-    marks = [a for a in plan(model.snapshot()).actions if isinstance(a, AnnotatePod)]
-    assert [mark.after for mark in marks] == ["Scale ServingRole/chat-colocated"]
 
 
 SUPPLIES: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
@@ -289,25 +247,12 @@ def test_what_the_law_is_told_of_the_users_goals() -> None:
     assert goals.prior is not None, "the simulator's profile of the model"
 
 
-def test_the_law_is_measured_with_the_windows_that_a_fleet_has_by_default() -> None:
-    """The simulator and the tests of the law play `Windows()`."""
-    assert goals_of(fleet().spec).windows == Windows()
-
-
 @pytest.mark.parametrize(
     ("policy", "sizes"), [("Goodput", "Goodput"), ("None", "None"), ("External", "Goodput")]
 )
 def test_without_an_slo_the_law_has_no_goal_under_any_policy(policy: str, sizes: str) -> None:
     goals = goals_of(fleet(autoscaling={"policy": policy}).spec)
     assert (goals.slo, goals.policy) == (None, sizes)
-
-
-def test_what_the_law_decides_is_remembered_as_the_target() -> None:
-    model = converged(**GOODPUT)
-    model.memory = LoopMemory()
-    planned = plan(model.snapshot())
-    assert planned.draft.decision is not None
-    assert planned.memory.targets == planned.draft.targets == {"colocated": 1}
 
 
 MODES: dict[str, Any] = {
@@ -340,13 +285,6 @@ def test_an_external_number_survives_a_change_of_the_mode_and_back() -> None:
 @pytest.mark.parametrize(("policy", "by_hand"), [("External", False), ("None", True)])
 def test_a_number_of_the_operator_leaves_with_its_role(policy: str, by_hand: bool) -> None:
     model = there_and_back(policy, by_hand=by_hand)
-    assert ("ServingRole", "chat-colocated") not in model.children
-
-
-def test_a_role_that_waits_for_its_mode_is_removed_when_the_operator_scales_again() -> None:
-    model = there_and_back("External", by_hand=True)
-    model.edit(autoscaling={"policy": "None"})
-    model.converge()
     assert ("ServingRole", "chat-colocated") not in model.children
 
 

@@ -120,18 +120,3 @@ def test_the_pods_of_a_fleet_mount_three_keys_of_the_secret_and_say_that_they_sp
         assert container["args"][at + 1] == "/var/run/argosy/tls"
         says = made["metadata"]["annotations"].get(names.TLS)
         assert says == (None if name == "chat-gateway" else "true")
-
-
-def test_a_fleet_without_tls_renders_nothing_of_it() -> None:
-    model = converged(**PAIR)
-    for name in ("chat-gateway", *engines(model)):
-        assert "tls" not in str(template(model, name))
-
-
-def test_another_secret_is_a_new_revision() -> None:
-    model = converged(**PAIR, security=TLS)
-    before = set(engines(model))
-    model.edit(security={"tls": {"secretName": "other"}})
-    model.converge()
-    assert set(engines(model).values()) == {"other"}
-    assert not before & set(engines(model))

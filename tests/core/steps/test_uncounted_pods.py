@@ -33,10 +33,6 @@ def test_a_pod_runs_what_all_gateways_have_there_and_drains_when_all_have_left(f
     assert load_by_gateways("e", GATEWAYS, {"g1": first, "g2": second}) == load
 
 
-def test_without_a_gateway_nothing_is_known():
-    assert load_by_gateways("e", (), {}) is None
-
-
 def test_a_gateway_that_leaves_is_asked_until_its_process_has_ended():
     leaves = replace(GATEWAYS[1], terminating=True)
     assert load_by_gateways("e", (GATEWAYS[0], leaves), {"g1": said(0, left=True)}) is None

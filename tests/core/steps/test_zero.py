@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_law.observe import Front
 from argosy_operator.core.snapshot.actions import Scale
-from argosy_operator.core.snapshot.pods import GatewayLoad, Pod, front_of, gateways_to_ask, unheard
+from argosy_operator.core.snapshot.pods import GatewayLoad, Pod, unheard
 from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.steps.draft import LOOK_AGAIN_S, StepReason
 from tests.support.model import condition, converged
@@ -142,27 +141,6 @@ def test_at_zero_a_silent_gateway_starts_the_fleet_after_a_while(spec):
     assert model.round().actions != ()
 
 
-@KINDS
-def test_a_gateway_that_answers_again_in_time_starts_nothing(spec):
-    model = at_zero(spec)
-    heard = model.gateway_loads
-    for _ in range(5):
-        model.gateway_loads = dict.fromkeys(heard)
-        model.round()
-        model.tick(29)
-        model.gateway_loads = heard
-        assert model.round().actions == ()
-        model.tick(29)
-
-
-@KINDS
-def test_without_the_field_the_fleet_is_there_again(spec):
-    model = at_zero(spec)
-    model.edit(autoscaling={**spec.get("autoscaling", {})})
-    model.converge()
-    assert len(engines(model)) == (2 if spec.get("mode") else 1)
-
-
 def test_a_new_revision_of_a_fleet_at_zero_starts_no_pod():
     model = at_zero({"slo": SLO})
     model.edit(engine={"maxNumSeqs": 32})
@@ -197,30 +175,6 @@ def test_the_figures_of_before_are_gone_at_zero():
 GATEWAY = Pod("g-1", "u-1", "gateway", "", ip="10.0.0.1")
 
 
-def test_what_all_gateways_say_together():
-    pods = (GATEWAY, replace(GATEWAY, name="g-2"), Pod("e", "e", "decode", "r", ip="10.0.0.9"))
-    answers = {"g-1": GatewayLoad(2, 0.0), "g-2": GatewayLoad(1, 7.0)}
-    assert front_of(pods, answers, 0.0) == Front(3, 0.0, 0.0)
-    assert front_of(pods, {**answers, "g-2": None}, 4.0) == Front(2, None, 4.0)
-    assert front_of(pods, {"g-1": GatewayLoad(0, 9.0), "g-2": GatewayLoad(0, 7.0)}, 0.0) == Front(
-        0, 7.0, 0.0
-    )
-
-
-def test_a_gateway_that_leaves_still_counts_and_one_without_a_process_does_not():
-    leaving = replace(GATEWAY, name="g-2", terminating=True)
-    ended = replace(GATEWAY, name="g-3", started=False)
-    pending = replace(GATEWAY, name="g-4", ip=None)
-    over = replace(GATEWAY, name="g-5", phase="Failed")
-    assert [p.name for p in gateways_to_ask((GATEWAY, leaving, ended, pending, over))] == [
-        "g-1",
-        "g-2",
-    ]
-    known = {"g-1": GatewayLoad(0, 60.0)}
-    assert front_of((GATEWAY, leaving), known, 0.0).idle_s is None
-    assert front_of((GATEWAY, ended, pending, over), known, 0.0).idle_s == 60.0
-
-
 @pytest.mark.parametrize(
     ("looks", "is_unheard"),
     [({}, True), ({"ready": False}, False), ({"terminating": True}, False)],
@@ -228,13 +182,6 @@ def test_a_gateway_that_leaves_still_counts_and_one_without_a_process_does_not()
 def test_only_a_ready_gateway_may_keep_a_request_unheard(looks, is_unheard):
     assert unheard((replace(GATEWAY, **looks),), {}) is is_unheard
     assert unheard((replace(GATEWAY, **looks),), {"g-1": GatewayLoad(0, 1.0)}) is False
-
-
-def test_without_a_ready_gateway_nothing_is_known():
-    """Requests reach none of them, so that none comes says nothing."""
-    pods = (replace(GATEWAY, ready=False),)
-    assert front_of(pods, {"g-1": GatewayLoad(0, 900.0)}, 0.0).idle_s is None
-    assert front_of((), {}, 0.0) == Front(0, None, 0.0)
 
 
 def office_hours(model, **bounds):
@@ -259,11 +206,3 @@ def test_a_window_with_a_minimum_keeps_the_fleet_from_zero_and_starts_it(bounds)
     office_hours(model, **bounds)
     model.converge()
     assert len(engines(model)) == bounds["min"]
-
-
-def test_a_window_without_a_minimum_does_not():
-    model = fleet_of({})
-    office_hours(model, max=2)
-    idle(model)
-    model.converge()
-    assert engines(model) == []
