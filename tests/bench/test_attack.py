@@ -6,13 +6,7 @@ import json
 import pytest
 
 from argosy_bench.cluster.attack import (
-    TPOT_S,
-    TTFT_S,
-    Result,
-    Seen,
-    attainment,
     figures_of,
-    wrong_texts,
 )
 from argosy_bench.cluster.attackers import ATTACKS
 from argosy_bench.cluster.smuggling import MARK, Hidden, engine_that_remembers, messages
@@ -31,10 +25,6 @@ def test_the_table_has_45_messages_and_each_hides_a_request_behind_its_own() -> 
         assert MARK.encode() not in own, message.name
 
 
-def test_only_what_the_rfc_allows_to_answer_may_be_answered() -> None:
-    assert [m.name for m in messages("m") if m.may_be_answered] == ["chunks in HTTP/1.0"]
-
-
 @pytest.mark.parametrize(("prompt", "smuggled"), [(MARK, 1), ("shown", 0)])
 async def test_a_hidden_request_that_reaches_the_engine_is_counted(
     prompt: str, smuggled: int
@@ -47,32 +37,6 @@ async def test_a_hidden_request_that_reaches_the_engine_is_counted(
         assert b" 200 " in await reader.readuntil(b"\r\n")
         writer.close()
     assert found.smuggled == smuggled
-
-
-@pytest.mark.parametrize(
-    ("seen", "good"),
-    [
-        (Seen("", right=True, ttft_s=TTFT_S, tpot_s=TPOT_S), 1),
-        (Seen("", right=True, ttft_s=TTFT_S + 0.001, tpot_s=TPOT_S), 0),
-        (Seen("", right=True, ttft_s=TTFT_S, tpot_s=TPOT_S + 0.001), 0),
-        (Seen("", right=False), 0),
-        (Seen("status 503", right=True), 0),
-    ],
-)
-def test_a_good_request_is_whole_right_and_within_both_limits(seen: Seen, good: int) -> None:
-    assert attainment([seen]) == good
-    assert attainment([seen, Seen("", right=True)]) == (1 + good) / 2
-
-
-def test_no_request_is_no_attainment_and_a_broken_answer_is_no_wrong_text() -> None:
-    assert attainment([]) == 0
-    assert wrong_texts([Seen("", right=False), Seen("broken", right=False)]) == 1
-    assert wrong_texts([Seen("", right=True)]) == 0
-
-
-def test_the_ratio_is_of_the_same_clients_without_the_attack() -> None:
-    assert Result("x", quiet=0.5, during=0.375, did={}, wrong_texts=0, honest=1).ratio == 0.75
-    assert Result("x", quiet=0.0, during=1.0, did={}, wrong_texts=0, honest=1).ratio == 0.0
 
 
 def test_every_attack_has_a_figure_and_every_gain_must_be_nothing() -> None:

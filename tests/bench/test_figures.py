@@ -5,7 +5,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from local.demo.figures import FIGURES
 from local.figures import Figure, Figures, Target, conclude, environment
@@ -62,19 +61,6 @@ def test_the_environment_names_neither_a_path_nor_the_host():
     values = [str(value) for value in environment().values()]
     assert not [value for value in values if value.startswith(("/", "~"))]
     assert socket.gethostname() not in values
-
-
-def test_a_figure_that_no_row_declares_is_refused():
-    with pytest.raises(KeyError):
-        measured().put("unheard_of", 1)
-
-
-def test_the_table_shows_a_target_that_was_not_measured():
-    console = Console(width=80)
-    with console.capture() as shown:
-        console.print(measured(speed=12, peak_over_idle=1).table())
-    lines = shown.get().splitlines()
-    assert any("lost" in line and "not measured" in line and "== 0" in line for line in lines)
 
 
 def test_a_suite_ends_with_its_table_its_file_and_its_status(tmp_path: Path, capsys):

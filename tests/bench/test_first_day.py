@@ -22,13 +22,6 @@ def test_a_figure_is_read_also_of_a_test_that_fails(tmp_path, capfd):
     assert "1 failed" in capfd.readouterr().err
 
 
-def test_without_any_report_nothing_is_recorded(capfd):
-    found, status = first_day.run_tests(["tests/that/do/not/exist.py"])
-    assert found == {}
-    assert status != 0
-    capfd.readouterr()
-
-
 def test_every_figure_is_recorded_by_a_test_that_the_suite_runs():
     tests = [ROOT / test for test in first_day.TESTS]
     recorded = {

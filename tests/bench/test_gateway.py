@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from argosy_bench.client import Answer, Ask, ask, quantile
+from argosy_bench.client import Answer, Ask, ask
 from argosy_bench.gateway import isolation, kv, overload, resume, routing, streams, trust
 from argosy_bench.gateway.envoy import envoy_program
-from argosy_bench.gateway.idle_engine import idle_engine
-from argosy_bench.gateway.load import Load, run
-from argosy_bench.gateway.overload import TPOT_S, TTFT_S, Span, is_good, recovery_s
+from argosy_bench.gateway.load import Load
+from argosy_bench.gateway.overload import TPOT_S, TTFT_S, recovery_s
 from argosy_bench.gateway.resume import VICTIM, Run
 from local.figures import Figures
 
@@ -54,29 +53,6 @@ def test_streams_arrive_so_that_as_many_as_asked_are_in_flight():
     assert arrivals != list(load.arrivals(seed=2))
 
 
-@pytest.mark.slow
-async def test_a_run_counts_the_chunks_of_its_window():
-    async with idle_engine(period_s=SMALL.period_s) as server:
-        sample = await run(server.port, SMALL, seed=1, cpu_s=lambda: 0.0)
-    per_s = SMALL.streams / SMALL.period_s
-    assert 0.2 * per_s * SMALL.window_s < sample.chunks < 1.6 * per_s * SMALL.window_s
-    assert sample.ttft_s
-    assert all(0 < seconds < 5 for seconds in sample.ttft_s)
-
-
-@pytest.mark.slow
-async def test_a_stream_that_ends_early_fails_the_run():
-    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\ndata: {}\n\n")
-        writer.close()
-
-    server = await asyncio.start_server(end, "127.0.0.1", 0)
-    with pytest.raises(RuntimeError, match="ended early"):
-        await run(server.sockets[0].getsockname()[1], SMALL, seed=1, cpu_s=lambda: 0.0)
-    server.close()
-
-
 async def test_a_client_notes_each_token_and_whether_the_answer_is_whole():
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         body = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -96,24 +72,7 @@ async def test_a_client_notes_each_token_and_whether_the_answer_is_whole():
     assert not (await ask(1, Ask(1, 3, 2))).whole
 
 
-def test_a_quantile_is_a_value_that_the_share_does_not_exceed():
-    assert quantile([3.0], 0.9) == 3.0
-    assert quantile(range(10, 0, -1), 0.9) == 9
-    assert quantile(range(1, 12), 0.9) == 10
-
-
 # Isolation.
-
-
-def test_the_load_has_short_prompts_all_the_time_and_long_ones_in_bursts():
-    due = isolation.load()
-    assert due == sorted(due, key=lambda one: one.due_s)
-    bursts: dict[float, int] = {}
-    for one in due:
-        if one.prompt_tokens == isolation.LONG_TOKENS:
-            bursts[one.due_s] = bursts.get(one.due_s, 0) + 1
-    assert bursts == {2.0 * n + 1.0: isolation.BURST for n in range(12)}
-    assert len(due) == 120 + 12 * isolation.BURST
 
 
 def test_the_isolation_ratio_is_of_the_short_streams_medians_over_runs():
@@ -130,15 +89,6 @@ def test_the_isolation_ratio_is_of_the_short_streams_medians_over_runs():
     assert figures.values["isolation_streams_broken"] == 6
 
 
-@pytest.mark.slow
-async def test_every_figure_of_the_isolation_is_measured(monkeypatch):
-    monkeypatch.setattr(isolation, "LOAD_S", 2.0)
-    figures = table()
-    await isolation.measure(figures, 1)
-    assert set(figures.values) == set(figures.rows)
-    assert figures.values["isolation_streams_broken"] == 0
-
-
 # Overload.
 
 
@@ -148,24 +98,6 @@ def good(due_s: float) -> Answer:
 
 def late(due_s: float) -> Answer:
     return answer([TTFT_S + 0.001, TTFT_S + TPOT_S], due_s=due_s)
-
-
-def test_a_request_is_good_at_its_limits_and_not_beyond_them():
-    assert is_good(good(0))
-    assert not is_good(late(0))
-    assert not is_good(answer([TTFT_S, TTFT_S + TPOT_S + 0.001]))
-    assert not is_good(answer([], status=429, whole=False))
-
-
-def test_arrivals_follow_the_rates_of_their_spans_and_are_the_same_again():
-    spans = [Span(100, 5, 5), Span(100, 0, 10)]
-    asks = overload.load(spans, seed=3)
-    due = [one.due_s for one in asks]
-    assert asks == overload.load(spans, seed=3)
-    assert due == sorted(due)
-    assert len([at for at in due if at < 100]) == pytest.approx(500, rel=0.15)
-    ramp = [at for at in due if at >= 100]
-    assert len([at for at in ramp if at < 150]) == pytest.approx(125, rel=0.3)
 
 
 def test_recovery_is_the_begin_of_the_first_good_window():
@@ -192,13 +124,6 @@ async def test_every_figure_of_the_overload_is_measured(monkeypatch):
 # Resume.
 
 
-def test_a_gap_is_the_longest_pause_that_ends_after_the_kill():
-    one = answer([0.0, 5.0, 5.5, 7.0, 7.5], pod=VICTIM)
-    assert Run([one], 5.2).gaps_s() == [1.5]
-    assert Run([one], 4.9).gaps_s() == [5.0]
-    assert Run([one], 5.5).paces_s() == [5.0, 0.5]
-
-
 def test_figures_are_medians_of_runs_and_count_every_stream():
     other = answer([0.0, 0.02, 0.04, 0.06], pod="decode-2")
     cut = [answer([0.0, 0.02, 0.04, 0.04 + gap], pod=VICTIM) for gap in (0.1, 0.3, 0.5)]
@@ -211,16 +136,6 @@ def test_figures_are_medians_of_runs_and_count_every_stream():
     assert figures.values["inter_token_ms_p50"] == pytest.approx(20)
     assert figures.values["streams_resumed"] == 4
     assert figures.missed() == ["streams_broken", "text_mismatches"]
-
-
-@pytest.mark.slow
-async def test_a_short_run_breaks_no_stream(monkeypatch):
-    monkeypatch.setattr(resume, "STREAMS", 6)
-    figures = table()
-    await resume.measure(figures, 1)
-    assert figures.values["streams_broken"] == figures.values["text_mismatches"] == 0
-    assert figures.values["streams_resumed"] > 0
-    assert figures.values["resume_gap_ms_p50"] > figures.values["inter_token_ms_p50"]
 
 
 # Trust and the handover of KV.
@@ -242,9 +157,3 @@ def test_pulls_and_copies_of_the_same_bytes_are_measured_in_turn(monkeypatch):
     measured = {"kv_tcp_gb_per_s", "loopback_gb_per_s", "kv_tcp_over_loopback_rate"}
     assert set(figures.values) == measured
     assert all(value > 0 for value in figures.values.values())
-
-
-def test_prompts_of_different_runs_share_no_block():
-    first, second = kv.prompt_of(kv.SHORT, 0), kv.prompt_of(kv.SHORT, 1)
-    assert len(first) == len(second) == kv.SHORT
-    assert first[:32] != second[:32]

@@ -19,9 +19,3 @@ def test_a_port_that_is_bound_is_left_out(monkeypatch, tmp_path):
     ports._TURN.write_text(str(taken))
     with socket.create_server(("127.0.0.1", taken)):
         assert taken not in free_ports(2)
-
-
-def test_after_the_last_port_comes_the_first(monkeypatch, tmp_path):
-    monkeypatch.setattr(ports, "_TURN", tmp_path / "turn")
-    ports._TURN.write_text("31999")
-    assert all(12_000 <= port < 32_000 for port in free_ports(3))

@@ -1,7 +1,6 @@
 """`make bench-scaling`, shortened, and the figures that it makes of runs."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from argosy_bench.scaling import parts, runs, score
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
-from argosy_bench.scaling.traces import RECORDINGS, Recording, chosen, first_day
+from argosy_bench.scaling.traces import RECORDINGS, Recording, first_day
 from argosy_law.sim.reference import hindsight
 from local.figures import Figures
 
@@ -89,12 +88,6 @@ def test_the_cost_of_a_wrong_prior_is_that_of_the_worst_one() -> None:
     assert values["gpu_hours_vs_static_geomean"] == pytest.approx((1.0 * 2.0) ** 0.5)
 
 
-def test_a_figure_without_runs_misses_its_target() -> None:
-    figures = Figures(score.FIGURES, "a command")
-    score.put(figures, [])
-    assert set(figures.missed()) == {figure.name for figure in score.FIGURES}
-
-
 def test_the_first_day_ends_before_its_last_second_has_passed() -> None:
     table = "t_s,req_per_s_mid\n217,2\n80000,3\n86616,4\n86617,5\n90000,6\n"
     assert first_day(table) == "t_s,req_per_s_mid\n217,2\n80000,3\n86616,4\n"
@@ -127,27 +120,3 @@ def test_each_seed_is_played_and_constant_fleets_are_searched_for_once(
     shorter = next(runs.play(asked, [SMALL], 1, "1"))
     assert shorter.result["gpu_hours_static"] < first[0].result["gpu_hours_static"]
     assert len(json.loads((asked.scratch / "static.json").read_text())) == 3
-
-
-def test_the_constant_fleets_of_the_first_seed_may_be_taken_for_all(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = next(runs.play(asked, [SMALL], 1, "1"))
-    monkeypatch.setattr(hindsight, "smallest", lambda *_, **__: pytest.fail("it searched"))
-    rows = list(runs.play(replace(asked, one_search=True), [SMALL], 3, "1"))
-    assert [one.seed for one in rows] == [0, 1, 2]
-    assert {one.result["replicas_static"] for one in rows} == {first.result["replicas_static"]}
-
-
-def test_a_trace_that_the_simulator_refuses_ends_the_suite(asked: Asked) -> None:
-    (asked.folder / "ramp" / "requests.csv").write_text("time\n1\n")
-    with pytest.raises(SystemExit) as ended:
-        list(runs.play(asked, [SMALL], 1, "1"))
-    assert ended.value.code == 2
-
-
-def test_traces_are_chosen_by_their_names() -> None:
-    assert chosen(None) == list(RECORDINGS)
-    assert [one.name for one in chosen("r1,conv")] == ["r1", "conv"]
-    with pytest.raises(SystemExit, match=r"--names nothing: write some of conv, m-large"):
-        chosen("r1,nothing")

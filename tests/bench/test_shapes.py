@@ -27,11 +27,6 @@ def met(*times: tuple[float, bool]) -> Run:
     return Run(world)
 
 
-def test_shares_are_counted_by_the_time_of_arrival_and_empty_bins_are_left_out() -> None:
-    run = met((5.0, False), (10.0, True), (24.9, False), (25.0, True), (61.0, True), (70.0, False))
-    assert shapes.shares(run, 10.0, 70.0, 15.0) == [0.5, 1.0, 1.0]
-
-
 def test_a_load_is_back_when_four_quarters_of_a_minute_in_a_row_meet_the_goal() -> None:
     every = [(100.0 + 15 * i, ok) for i, ok in enumerate([False, True, True, False, *[True] * 4])]
     assert shapes.back_after(met(*every), 100.0, 220.0) == 60.0
@@ -46,15 +41,6 @@ def test_a_ramp_grows_by_a_fifth_each_minute_and_stays_at_its_top() -> None:
     assert max(points) == pytest.approx(900 + 480 + 600, abs=2)
 
 
-def test_stairs_stay_at_each_rate_for_its_time() -> None:
-    assert shapes.stairs((1.0, 60.0), (24.0, 30.0)) == [
-        (0.0, 1.0), (60.0, 1.0), (60.001, 24.0), (90.0, 24.0)
-    ]  # fmt: skip
-    assert [rate for _, rate in shapes.LLMD.rates][::2] == pytest.approx(
-        [0.9, 1.8, 2.7, 3.6, 4.5, 1.8, 0.45]
-    )
-
-
 def test_the_hour_without_metrics_is_the_one_in_which_the_rate_rises_most() -> None:
     begin, end = shapes.OUTAGE_S
     rate = dict(shapes.MORNING.rates)
@@ -62,19 +48,6 @@ def test_the_hour_without_metrics_is_the_one_in_which_the_rate_rises_most() -> N
     assert max(risen, key=risen.__getitem__) == begin
     assert shapes.MORNING.rates[0][1] == 3.0
     assert shapes.MORNING.rates[-1][1] == pytest.approx(18.0)
-
-
-@pytest.mark.slow
-def test_a_colocated_fleet_is_scaled_within_its_bounds_and_its_replicas_are_counted() -> None:
-    points = [(at / 6, rate) for at, rate in shapes.LLMD.rates]
-    run = replace(shapes.LLMD, rates=points).play(LAWS["goodput"], 0)
-    wanted = 3
-    for _, role, change in run.moves:
-        assert role == "colocated"
-        wanted += change
-        assert 3 <= wanted <= 8
-    assert len(run.world.pods["colocated"]) > 3
-    assert run.world.finished
 
 
 def fake(values: list[Any]) -> Callable[..., Any]:

@@ -17,7 +17,7 @@ values = st.recursive(
             st.sampled_from(["model", "a", '"model":"m"']) | st.text(), inner, max_size=3
         )
     ),
-    max_leaves=8,
+    max_leaves=4,
 )
 bodies = st.dictionaries(st.sampled_from(["messages", "tools", "x"]), values, max_size=3)
 
