@@ -9,8 +9,7 @@ from argosy_engine.core.capacity import MaxUtilization
 from argosy_engine.core.runner import KvLayout
 from argosy_engine.runtime.machine import StartPhases
 from argosy_engine.runtime.metrics import EngineMetrics, Readings, loading_page
-from argosy_engine.server.admin import Admin
-from tests.engine.core.test_pull_places import done, failed, pull, ready
+from tests.engine.core.test_pull_places import done, pull, ready
 from tests.engine.core.test_scheduler import ask, make, step
 from tests.engine.processes import sim_engines
 from tests.engine.server.spelling import Engine
@@ -94,15 +93,6 @@ def test_the_peak_estimate_is_what_the_batch_can_come_to_hold_of_the_pool():
     assert engine.value("kv_peak_estimate_ratio") == 0
 
 
-def test_the_peak_rate_is_that_of_the_fastest_step_with_prompts():
-    engine = Watched()
-    assert engine.value("prefill_peak_tokens_per_second") == 0
-    times = engine.scheduler.step_time
-    for tokens, decodes, seconds in ((100, 0, 0.5), (400, 2, 1.0), (0, 8, 0.001)):
-        times.observe(prompt_tokens=tokens, decodes=decodes, seconds=seconds)
-    assert engine.value("prefill_peak_tokens_per_second") == 400
-
-
 def test_an_engine_is_in_one_state_from_its_first_page_on():
     def states(page):
         return {
@@ -117,15 +107,6 @@ def test_an_engine_is_in_one_state_from_its_first_page_on():
     assert states(engine.metrics.render().decode()) == {"loading": 0, "serving": 1, "draining": 0}
     engine.draining = True
     assert states(engine.metrics.render().decode()) == {"loading": 0, "serving": 0, "draining": 1}
-
-
-async def test_while_the_model_loads_its_state_is_the_only_series():
-    transport = httpx.ASGITransport(Admin().app())
-    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-        page = (await client.get("/metrics")).text
-    assert {family.name for family in text_string_to_metric_families(page)} == {
-        "argosy_engine_state"
-    }
 
 
 def test_the_phases_of_the_start_add_up_to_it():
@@ -211,15 +192,6 @@ def test_what_of_a_prompt_was_computed_cached_and_pulled_is_told_under_vllms_nam
     assert engine.vllm("request_prefill_kv_computed_tokens_count") == 3
 
 
-def test_a_prompt_that_no_engine_handed_over_is_a_query_and_no_hit():
-    engine = Watched()
-    assert pull(engine.scheduler, "far") == ["far"]
-    engine.scheduler.pull_failed(failed("far"))
-    engine.step(1.0)
-    assert engine.vllm("external_prefix_cache_queries_total") == 40
-    assert engine.vllm("external_prefix_cache_hits_total") == 0
-
-
 def fetches(engine):
     stages = ("waiting_to_start", "in_progress", "completed_waiting")
     return [engine.vllm("num_requests_kv_fetch_by_stage", stage=stage) for stage in stages]
@@ -235,12 +207,6 @@ def test_handovers_are_counted_by_how_far_they_are():
     assert fetches(engine) == [1, 2, 0]
     engine.scheduler.pull_done(done("far0"))
     assert fetches(engine) == [1, 1, 1]
-
-
-def test_an_engine_is_awake():
-    states = ("awake", "weights_offloaded", "discard_all")
-    found = [Watched().vllm("engine_sleep_state", sleep_state=state) for state in states]
-    assert found == [1, 0, 0]
 
 
 async def test_a_request_of_several_choices_is_one_with_its_longest():

@@ -237,21 +237,6 @@ def test_what_is_not_computed_is_refused_by_name(model, values, named):
     )
 
 
-@pytest.mark.parametrize("names", [["GPT2LMHeadModel"], []])
-def test_another_architecture_is_told_those_that_there_are(model, names):
-    assert refusal(model(architectures=names)) == (
-        "UnsupportedArchitecture",
-        f"the model says architectures={names}; the engine runs LlamaForCausalLM, "
-        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM: set engine.type: vllm, or choose "
-        "one of these",
-    )
-
-
-def test_what_changes_nothing_is_not_refused(model):
-    harmless = {"partial_rotary_factor": 1, "hidden_act": "silu", "mlp_bias": False}
-    assert read_spec(model(**harmless, attention_bias=False, quantization_config=None))
-
-
 def test_a_file_that_lacks_a_number_or_is_not_there_is_named(model, tmp_path):
     assert refusal(tmp_path / "none") == (
         "ModelNotFound",

@@ -40,17 +40,6 @@ def test_a_library_that_computes_something_else_is_not_taken(caplog):
     assert "avx512_bf16 (wrong by 0.5 with type 0)" in caplog.text
 
 
-def test_none_works(caplog):
-    program = (sys.executable, "-c", "raise SystemExit(1)")
-    assert first_that_works(NAMES, program) is None
-    assert "no native library works" in caplog.text
-
-
-def test_a_program_that_cannot_be_started_is_no_trial(caplog):
-    assert first_that_works(["base"], ("/nowhere/python",)) is None
-    assert "base (not started: No such file or directory)" in caplog.text
-
-
 X86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="other CPUs have one library")
 ZEN_3 = "flags\t\t: fpu sse2 fma f16c avx avx2\n"
 SAPPHIRE_RAPIDS = (
@@ -81,17 +70,6 @@ def test_a_library_of_instructions_that_the_cpu_lacks_is_not_tried(
     assert choice.choose.__wrapped__() == tried
 
 
-def test_the_systems_compiler_is_preferred_to_zigs(monkeypatch, tmp_path):
-    gcc = tmp_path / "gcc"
-    gcc.write_text("#!/bin/sh\n")
-    gcc.chmod(0o755)
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert native.compiler() == [str(gcc)]
-    monkeypatch.setenv("CC", "clang -m64")
-    assert native.compiler() == ["clang", "-m64"]
-
-
 def test_a_compiler_without_the_c_librarys_headers_is_none(monkeypatch, tmp_path):
     looks = '[ "$*" = "-fsyntax-only -x c -" ]'  # at C on its standard input
     for name, ends in (("gcc", "false"), ("clang", looks)):
@@ -111,16 +89,6 @@ def test_without_a_compiler_the_build_says_what_to_install(monkeypatch, tmp_path
         "the native step needs a C compiler: install gcc or clang, or `pip install ziglang`; "
         "ARGOSY_NATIVE=0 installs the engine without it"
     )
-
-
-def test_zigs_compiler_is_told_the_platform_where_there_is_no_other(monkeypatch, tmp_path):
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(native.importlib.util, "find_spec", {"ziglang": object()}.get)
-    target = f"{native.platform.machine()}-linux-gnu"
-    assert native.compiler() == [sys.executable, "-m", "ziglang", "cc", "-target", target]
-    monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: None)
-    assert native.compiler() is None
 
 
 COMPILES = """
@@ -177,15 +145,6 @@ def test_a_compiler_that_does_not_know_an_instruction_set_builds_the_others(
     calls = (tmp_path / "calls").read_text()
     assert native.build() == others
     assert (tmp_path / "calls").read_text() == calls
-
-
-def test_sources_that_do_not_compile_are_no_unknown_instruction_set(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "FOLDER", tmp_path)
-    fails = "import sys; sys.exit('bad source' if '-shared' in sys.argv else 0)"
-    monkeypatch.setattr(native, "compiler", lambda: [sys.executable, "-c", fails])
-    with pytest.raises(RuntimeError, match="bad source"):
-        native.build()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failed_compile_shows_the_compilers_words(monkeypatch, tmp_path):

@@ -15,16 +15,6 @@ def parsed(*options):
     return parse([*ALWAYS, *options])
 
 
-def test_the_defaults_of_a_step():
-    config = parsed()
-    assert (config.max_num_seqs, config.max_num_batched_tokens) == (256, None)
-    assert config.step_tokens(on_cpu=False) == 2048
-    assert config.step_tokens(on_cpu=True) is None
-    assert (config.capacity_policy, config.batching) == ("MAX_UTILIZATION", "chunked")
-    assert config.gpu_memory_utilization is None
-    assert config.long_prefill_token_threshold == 0
-
-
 @pytest.mark.parametrize(
     ("vllm", "tensorrt", "value", "field", "meant"),
     [
@@ -37,15 +27,6 @@ def test_the_defaults_of_a_step():
 def test_a_limit_has_vllms_name_and_tensorrt_llms(vllm, tensorrt, value, field, meant):
     assert getattr(parsed(vllm, value), field) == meant
     assert getattr(parsed(tensorrt, value), field) == meant
-
-
-def test_one_prompts_share_of_a_step_has_a_bound():
-    threshold = parsed("--long-prefill-token-threshold", "400").long_prefill_token_threshold
-    assert threshold == 400
-
-
-def test_one_stage_of_a_pipeline_is_all_there_is():
-    assert parsed("--pipeline-parallel-size", "1") == parsed()
 
 
 @pytest.mark.parametrize("on_cpu", [False, True])
@@ -83,11 +64,6 @@ def test_an_engine_that_cannot_launch_ahead_says_so_if_it_is_told_to():
     with pytest.raises(LoadError, match="leave the option out") as error:
         _launcher(config, Runs(None))
     assert error.value.reason == "BadArgument"
-
-
-@pytest.mark.parametrize("share", ["0.01", "1"])
-def test_a_share_of_the_memory(share):
-    assert parsed("--gpu-memory-utilization", share).gpu_memory_utilization == float(share)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What a request asks of its logits: biases, bad words, penalties, and what must not follow."""
 
 import random
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime.torch.logits import Exclusions, Penalties, forbid_, may_end, penalise_  # noqa: E402  # noqa: E402
+from argosy_engine.runtime.torch.logits import Penalties, forbid_, may_end, penalise_  # noqa: E402  # noqa: E402
 from argosy_engine.runtime.torch.sampler import lost_rows, sample  # noqa: E402
 
 NEVER = float("-inf")
@@ -26,11 +25,6 @@ def after(tokens, n_prompt, **options):
     forbid_(logits, [params], [tokens], [n_prompt], EOS)
     penalise_(logits, [params], [tokens], [n_prompt])
     return logits[0].tolist()
-
-
-def test_a_request_that_asks_for_nothing_keeps_its_logits():
-    assert after([1, 2], 1) == [1.0] * 6
-    assert SamplingParams(max_tokens=1).plain
 
 
 def test_biases_are_added_and_only_allowed_tokens_stay():
@@ -58,63 +52,6 @@ def test_no_end_is_drawn_before_min_tokens():
     assert after([1, 1], 1, **none) == [1, 1, 1, NEVER, 1, 1]
 
 
-def test_what_is_kept_from_step_to_step_changes_nothing():
-    exclusions, rng = Exclusions(EOS), random.Random(1)
-    first = SamplingParams(
-        max_tokens=9,
-        min_tokens=3,
-        stop_token_ids=(5, 9),
-        logit_bias=((2, 1.0), (8, 1.0)),
-        bad_words=((1, 2), (4,), (3, 3, 1)),
-    )
-    rows = [first, replace(first, seed=2), replace(first, sent=1, min_tokens=0)]
-    rows += [SamplingParams(max_tokens=1, allowed_token_ids=(1, 2)), SamplingParams(max_tokens=1)]
-    histories = [[1, 2] for _ in rows]
-    for _ in range(12):
-        picked = [row for row in range(len(rows)) if rng.random() < 0.7]
-        step = [
-            [rows[row] for row in picked],
-            [histories[row] for row in picked],
-            [2] * len(picked),
-        ]
-        found, right = torch.ones(len(picked), 6), torch.ones(len(picked), 6)
-        exclusions.apply_(found, *step)
-        forbid_(right, *step, EOS)
-        assert torch.equal(found, right)
-        for tokens in histories:
-            tokens.append(rng.randrange(6))
-    assert len(exclusions._kept) <= 2  # the three rows of one request share their lists
-
-
-def test_lists_of_ids_are_read_once_a_request():
-    vocab = 49_152
-    read = []
-
-    class Ids(tuple):
-        __slots__ = ()
-
-        def __iter__(self):
-            read.append(len(self))
-            return super().__iter__()
-
-    every = SamplingParams(max_tokens=9, min_tokens=9, stop_token_ids=Ids(range(vocab)))
-    allowed = SamplingParams(max_tokens=9, allowed_token_ids=Ids(range(1, vocab)))
-    rows = [every] * 8 + [allowed] * 8
-    exclusions, logits = Exclusions(EOS), torch.ones(len(rows), vocab)
-
-    def step():
-        exclusions.apply_(logits, rows, [[1, 2]] * len(rows), [1] * len(rows))
-
-    step()
-    assert read, "the lists are read through __iter__"
-    read.clear()
-    for _ in range(5):
-        step()
-    assert read == []
-    assert logits[:8].amax() == NEVER
-    assert logits[8].tolist() == [NEVER] + [1.0] * (vocab - 1)
-
-
 def test_penalties_count_the_output_and_not_the_prompt():
     tokens = [1, 1, 2, 2, 3]
     assert after(tokens, 2, presence_penalty=0.5) == [1, 1, 0.5, 0.5, 1, 1]
@@ -129,19 +66,6 @@ def test_a_resumed_stream_is_penalised_for_what_was_sent_before():
     tokens = [1, 3, 2]
     assert after(tokens, 1, **whole) == after(tokens, 3, sent=2, **whole)
     assert after(tokens, 1, **whole) != after(tokens, 3, **whole)
-
-
-def test_rows_do_not_touch_each_other():
-    logits = torch.ones(3, 6)
-    rows = [
-        SamplingParams(max_tokens=1),
-        SamplingParams(max_tokens=1, logit_bias=((1, 1.0),), frequency_penalty=1.0),
-        SamplingParams(max_tokens=1, repetition_penalty=2.0),
-    ]
-    histories, prompts = [[5, 5], [4, 3, 3], [2]], [1, 1, 1]
-    forbid_(logits, rows, histories, prompts, EOS)
-    penalise_(logits, rows, histories, prompts)
-    assert logits.tolist() == [[1] * 6, [1, 2, 1, -1, 1, 1], [1, 1, 0.5, 1, 1, 1]]
 
 
 def test_min_p_keeps_tokens_that_reach_their_share_of_the_likeliest():

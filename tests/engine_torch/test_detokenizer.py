@@ -65,14 +65,6 @@ def test_prompt_and_output_together_are_the_whole_text(read, name, text, share):
     assert begun + streamed(tokenizer, ids[:at], ids[at:]) == streamed(tokenizer, [], ids)
 
 
-def test_special_tokens_give_text_only_when_they_are_asked_for(read):
-    for tokenizer in read.values():
-        ids = tokenizer.encode("<s>c</s>")
-        assert "".join(streamed(tokenizer, [], ids).split()) == "c"
-        shown = streamed(tokenizer, [], ids, skip_special_tokens=False)
-        assert "".join(shown.split()) == "<s>c</s>"
-
-
 def test_a_decoder_that_changes_earlier_text_does_not_end_the_stream(tmp_path):
     """`ab` becomes `c` when `a` is out already: the library calls that an invalid prefix."""
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "d": 2}, unk_token="a"))

@@ -9,9 +9,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams  # noqa: E402
-from argosy_engine.core.step import StepPlan  # noqa: E402
 from argosy_engine.model.spec import sampling_defaults  # noqa: E402
 from argosy_engine.runtime.torch.logits import penalise_  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
@@ -49,10 +47,6 @@ def test_what_cannot_be_honoured_is_said_once_in_the_log(caplog):
     assert not any(name in record.getMessage() for name in harmless)
 
 
-def test_a_top_k_of_minus_one_is_off():
-    assert sampling_defaults({"top_k": -1}) == SamplingDefaults()
-
-
 @pytest.mark.parametrize("penalty", [0.5, 1.0, 1.3, 4.0])
 def test_a_repetition_penalty_is_hugging_faces(penalty):
     from transformers import RepetitionPenaltyLogitsProcessor
@@ -64,43 +58,3 @@ def test_a_repetition_penalty_is_hugging_faces(penalty):
     sampling = [SamplingParams(max_tokens=1, repetition_penalty=penalty)] * 3
     penalise_(logits, sampling, histories.tolist())
     assert torch.allclose(logits, expected)
-
-
-def test_a_penalised_sequence_does_not_say_the_same_again(tiny):
-    """Greedy, and one step a token, as the engine runs it: without the penalty the tiny model
-    falls into a loop."""
-    runner = start(tiny)
-
-    def said(penalty):
-        tokens = [5, 6, 7]
-        params = SamplingParams(max_tokens=40, temperature=0.0, repetition_penalty=penalty)
-        for _ in range(40):
-            start, count = (0, 3) if len(tokens) == 3 else (len(tokens) - 1, 1)
-            chunk = Chunk(
-                request_id="r",
-                tokens=tokens,
-                block_table=[1, 2],
-                start=start,
-                count=count,
-                samples=True,
-                decode=count == 1,
-                sampling=params,
-            )
-            tokens.append(runner.execute(plan(chunk)).token_ids[0])
-        return tokens
-
-    assert len(set(said(1.0))) < 43
-    assert len(set(said(100.0))) == 43
-
-
-def plan(chunk):
-    return StepPlan(
-        index=1,
-        chunks=(chunk,),
-        block_size=32,
-        prefill_tokens=0 if chunk.decode else chunk.count,
-        prefill_sequences=int(not chunk.decode),
-        decode_sequences=int(chunk.decode),
-        decode_context_tokens=chunk.start + 1 if chunk.decode else 0,
-        after_idle=True,
-    )

@@ -9,7 +9,6 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
-from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
@@ -57,16 +56,6 @@ def test_a_truncated_file_and_foreign_shapes_are_invalid_weights(tiny):
     assert reason_of(tiny)[0] == "WeightsInvalid"
 
 
-@pytest.mark.parametrize(
-    "values", [{"num_attention_heads": 0}, {"rope_scaling": "x"}, {"hidden_size": "wide"}]
-)
-def test_nonsense_in_the_config_is_a_typed_failure(tiny, values):
-    change(tiny, **values)
-    reason, message = reason_of(tiny)
-    assert reason == "WeightsInvalid"
-    assert "config.json" in message
-
-
 def test_the_configs_end_counts_where_the_generation_config_has_none(tiny):
     change(tiny, eos_token_id=0)
     (tiny / "generation_config.json").write_text('{"eos_token_id": null}')
@@ -94,70 +83,6 @@ def test_an_end_that_the_tokenizer_does_not_have_ends_nothing(tiny, end):
     (tiny / "tokenizer_config.json").write_text(json.dumps({"eos_token": end}))
     runner, _ = start(tiny)
     assert runner.eos_token_ids == {2}
-
-
-def test_an_unknown_architecture_names_the_known_ones(tiny):
-    change(tiny, architectures=["GPT2LMHeadModel"])
-    with pytest.raises(LoadError, match="LlamaForCausalLM") as failure:
-        read_spec(tiny)
-    assert failure.value.reason == "UnsupportedArchitecture"
-
-
-@pytest.mark.parametrize("names", [None, [], "LlamaForCausalLM"])
-def test_a_config_without_a_list_of_architectures_names_the_known_ones(tiny, names):
-    change(tiny, architectures=names)
-    reason, message = reason_of(tiny)
-    assert reason == "UnsupportedArchitecture"
-    assert "LlamaForCausalLM, MistralForCausalLM" in message
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"sliding_window": 100}, "sliding_window=100"),
-        (
-            {"architectures": ["MistralForCausalLM"], "layer_types": ["full_attention"] * 2},
-            "sliding_window=4096 with layer_types",
-        ),
-        (
-            {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["chunked_attention"] * 2},
-            "layer_types=['chunked_attention', 'chunked_attention']",
-        ),
-        (
-            {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention"]},
-            "and 2 layers",
-        ),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
-        ({"mlp_bias": True}, "mlp_bias=true"),
-    ],
-)
-def test_what_would_change_the_logits_is_refused_by_name(tiny, values, named):
-    change(tiny, **values)
-    reason, message = reason_of(tiny)
-    assert reason == "UnsupportedArchitecture"
-    assert named in message
-    assert "choose a checkpoint without it" in message
-
-
-def test_a_rope_type_that_is_not_computed_names_those_that_are(tiny):
-    change(tiny, rope_scaling={"rope_type": "longrope", "factor": 2.0})
-    reason, message = reason_of(tiny)
-    assert reason == "UnsupportedArchitecture"
-    assert "'longrope': the engine computes default, linear, llama3 and yarn" in message
-
-
-def test_yarn_lengthens_the_context_as_its_factor_says(tiny):
-    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-    change(tiny, rope_scaling=yarn)
-    runner, _ = start(tiny, kv_cache_tokens=8192)
-    assert runner.max_model_len == 4096
-
-
-def test_a_window_as_long_as_the_context_is_none(tiny):
-    change(tiny, architectures=["MistralForCausalLM"], sliding_window=1024)
-    assert read_spec(tiny).windows == (0, 0)
-    change(tiny, sliding_window=1023)
-    assert read_spec(tiny).windows == (1023, 1023)
 
 
 def test_a_pool_that_cannot_fit_says_what_to_lower(tiny):

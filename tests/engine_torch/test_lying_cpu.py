@@ -1,7 +1,5 @@
 """Real engines that compute with torch on a CPU whose AMX kills, and the products on this one."""
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,6 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.runtime import cpu  # noqa: E402
 from argosy_engine.runtime.torch import runner  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
@@ -74,21 +71,3 @@ def test_auto_takes_the_type_that_is_faster_here(narrow, monkeypatch, faster, dt
     found = cpu.Cpu("DEFAULT", bfloat16_works=True, bfloat16_faster=faster)
     monkeypatch.setattr(cpu._Process, "settled", found)
     assert start(narrow, "auto").facts == {"cpu_isa": "DEFAULT", "dtype": dtype}
-
-
-def test_a_type_that_does_not_work_here_is_refused_by_name(narrow, monkeypatch):
-    found = cpu.Cpu("AVX2", bfloat16_works=False, bfloat16_faster=False)
-    monkeypatch.setattr(cpu._Process, "settled", found)
-    with pytest.raises(LoadError, match="set --dtype float32"):
-        start(narrow, "bfloat16")
-    assert start(narrow, "auto").facts["dtype"] == "float32"
-
-
-@pytest.mark.parametrize("isa", ["DEFAULT", "AVX2"])
-def test_the_real_products_are_tried_and_compared_on_this_cpu(isa):
-    done = subprocess.run([*cpu.PROGRAM, "2", isa], stdout=subprocess.PIPE, check=True, timeout=100)
-    (attempt,) = (cpu.Attempt(**raw) for raw in json.loads(done.stdout))
-    assert attempt.isa == isa
-    assert "float32" in attempt.lived
-    if not attempt.end:
-        assert attempt.speedup > 0

@@ -23,10 +23,6 @@ SYSTEM_FIRST = (
     "{{ raise_exception('the system stands first') }}{% endif %}"
     "{% if m.role != 'developer' %}{{ m.role }}: {{ m.content }}\n{% endif %}{% endfor %}" + ENDS
 )
-DEVELOPER = (
-    "{% for m in messages %}{% if m.role == 'developer' %}<dev>{{ m.content }}</dev>"
-    "{% else %}{{ m.role }}: {{ m.content }}\n{% endif %}{% endfor %}" + ENDS
-)
 DEVELOPER_FIRST = (
     "{% if messages[0].role in ['developer', 'system'] %}<dev>{{ messages[0].content }}</dev>"
     "{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}"
@@ -48,11 +44,6 @@ CALLS_OF_TEXT = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}{% for call in m.tool_calls or [] %}"
     "{{ '<' + call.function.name + '>' + call.function.arguments }}{% endfor %}\n{% endfor %}"
     + ENDS
-)
-CALLS_WITHOUT_CONTENT = (
-    "{% for m in messages %}{% if m.content is none %}{% for call in m.tool_calls %}"
-    "{{ call.function.arguments | tojson }}{% endfor %}"
-    "{% else %}{{ m.role }}: {{ m.content }}{% endif %}\n{% endfor %}" + ENDS
 )
 SHORT_IDS = (
     "{% for m in messages %}{% for call in m.tool_calls or [] %}{% if call.id | length != 9 %}"
@@ -133,11 +124,6 @@ def test_a_call_is_shown_with_its_arguments_in_the_form_that_the_template_reads(
     assert ours(source, calling(text, content)) == theirs(source, calling(shown))
 
 
-def test_arguments_that_were_written_as_a_text_of_json_within_json_are_an_object():
-    sent = calling('"{\\"city\\": \\"Rom\\"}"')
-    assert ours(CALLS_BY_ARGUMENT, sent) == theirs(CALLS_BY_ARGUMENT, calling({"city": "Rom"}))
-
-
 @pytest.mark.parametrize("source", [CALLS_BY_LENGTH, CALLS_BY_ARGUMENT])
 @pytest.mark.parametrize(
     "arguments", ['{"city": "Par', "", None, "[1]", "5", "null", "Rom", "[" * 100_000]
@@ -151,11 +137,6 @@ def test_half_a_surrogate_pair_in_earlier_arguments_is_shown_as_a_question_mark(
     sent = calling(f'{{"a": "{half}", "b": "c"}}')
     shown = calling({"a": "?" + half[6:], "b": "c"})
     assert ours(CALLS_BY_ARGUMENT, sent) == theirs(CALLS_BY_ARGUMENT, shown)
-
-
-def test_a_call_is_shown_by_a_template_that_asks_for_a_content_of_none():
-    sent = calling('{"city": "Rom"}')
-    assert '{"city": "Rom"}' in ours(CALLS_WITHOUT_CONTENT, sent)
 
 
 def test_ids_of_calls_fit_a_template_that_takes_nine_characters():
@@ -188,16 +169,6 @@ def test_developers_are_shown_as_the_system_where_the_template_does_not_know_the
     assert ours(source, sent) == theirs(source, shown)
 
 
-def test_developers_are_shown_as_such_where_the_template_knows_them():
-    sent = [system("s"), developer("d"), user("a"), developer("e"), user("b")]
-    assert ours(DEVELOPER, sent) == theirs(DEVELOPER, sent)
-
-
-def test_a_message_of_the_system_stays_where_it_is_without_developers():
-    sent = [user("a"), system("s"), user("b")]
-    assert ours(KNOWN_ROLES, sent) == theirs(KNOWN_ROLES, sent)
-
-
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "thinking"])
 @pytest.mark.parametrize("read", ["reasoning", "reasoning_content", "thinking"])
 def test_earlier_reasoning_is_shown_under_the_name_that_the_template_reads(name, read):
@@ -215,21 +186,6 @@ def test_parts_of_a_text_are_lines_where_the_template_takes_one_text(source):
     shown = [system("Be\nbrief"), user("Hello\nthere"), assistant("b"),
              {"role": "tool", "content": "it is\nsunny"}, user("c")]  # fmt: skip
     assert ours(source, sent) == theirs(source, shown)
-
-
-def test_parts_of_a_text_stay_parts_where_the_template_takes_them():
-    sent = [user(texts("Hello", "there")), assistant("b"), user(texts("c"))]
-    assert ours(SAME_PARTS, sent) == theirs(SAME_PARTS, sent)
-
-
-def test_parts_of_every_kind_of_text_are_read():
-    kinds = [
-        {"type": "input_text", "text": "a"},
-        {"type": "output_text", "text": "b"},
-        {"type": "refusal", "refusal": "c"},
-        {"type": "text", "text": ""},
-    ]
-    assert "user: a\nb\nc" in ours(KNOWN_ROLES, [user(kinds)])
 
 
 BARE = {"type": "function", "function": {"name": "f"}}

@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, example, given, settings  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.model.native.compile import library_path  # noqa: E402
 from argosy_engine.model.native.library import Library  # noqa: E402
-from argosy_engine.runtime.torch import sampler  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchRunner  # noqa: E402
 from argosy_engine.runtime.torch.sampler import columns, sample, uniform  # noqa: E402
 from tests.engine_torch.test_native_step import WORKING, Pair, chunk, plan_of, spec_of  # noqa: E402
@@ -73,16 +72,6 @@ def test_it_draws_the_tokens_that_the_torch_sampler_draws(library, spread, more)
     assert sum(map(int.__eq__, ids, others)) >= 62
 
 
-def test_equal_logits_are_drawn_in_the_order_of_their_ids(library):
-    logits = torch.zeros(400, 1000)
-    positions = list(range(400))
-    for more in ({"top_k": 3}, {"top_p": 0.0025}):
-        asked = [SamplingParams(max_tokens=1, **more)] * 400
-        assert set(drawn(library, logits, asked, positions)) == {0, 1, 2}
-    greedy = [SamplingParams(max_tokens=1, temperature=0.0)] * 400
-    assert set(drawn(library, logits, greedy, positions)) == {0}
-
-
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("vocab", [5, 257, 3000])
 @pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.0}], ids=str)
@@ -98,14 +87,6 @@ def test_a_row_in_which_no_token_can_follow_is_told_and_changes_no_other(
         right[3] = -1
     right[1] = -1
     assert drawn(library, rows, asked, [1, 2, 3, 4, 5]) == right
-
-
-def test_greedy_rows_beside_drawn_ones_take_their_largest(library):
-    logits = torch.randn(9, 3000, generator=torch.Generator().manual_seed(4))
-    asked = [SamplingParams(max_tokens=1, temperature=float(row % 2)) for row in range(9)]
-    ids = drawn(library, logits, asked, list(range(9)))
-    assert ids[::2] == logits[::2].argmax(-1).tolist()
-    assert ids == sample(logits, asked, list(range(9)))
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e30, 1e300])
@@ -145,13 +126,3 @@ def test_a_step_fails_the_request_whose_logits_are_no_numbers_and_no_other(libra
     found = runner.execute(plan_of(chunks, 16))
     assert list(found.failed) == ["1"]
     assert found.token_ids[::2] == right.token_ids[::2]
-
-
-def test_a_step_that_draws_sorts_nothing_in_torch(library, monkeypatch):
-    monkeypatch.setattr(torch, "topk", None)
-    monkeypatch.setattr(sampler, "_descending", None)
-    pair = Pair(library, spec_of(), torch.float32, 16)
-    runner = TorchRunner(pair.native, pair.pools[1], name="m", max_model_len=600)
-    asked = SamplingParams(max_tokens=9, top_p=0.95, top_k=20, presence_penalty=0.5)
-    chunks = [dataclasses.replace(chunk(0, 131, [1], 0, 1), sampling=asked)]
-    assert not runner.execute(plan_of(chunks, 16)).failed

@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import random
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,6 @@ from argosy_engine.model.native.library import Library  # noqa: E402
 from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk  # noqa: E402
 from argosy_engine.model.trunk import Linear, Trunk  # noqa: E402
 from argosy_engine.runtime.torch import sources as choice  # noqa: E402
-from tests.engine.processes import eventually  # noqa: E402
 
 CPU = torch.device("cpu")
 WORKING = [name for name in FLAGS if first_that_works([name]) == name]
@@ -184,10 +182,6 @@ def test_every_library_is_built(name):
     assert library_path(name).is_file(), "run: python -m argosy_engine.model.native.compile"
 
 
-def test_the_base_library_works_on_every_cpu():
-    assert "base" in WORKING
-
-
 def test_the_trial_finds_a_library_right_and_names_what_is_wrong(monkeypatch, capsys):
     base = str(library_path("base"))
     assert trial.main(["trial", base, base]) == 0
@@ -221,21 +215,6 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(library, dtype, rows):
     product = NativeLinear(library, torch.randn(70, 300, generator=generator).to(dtype))
     x = torch.randn(40, 300, generator=generator)
     assert torch.equal(product(x[:rows]), product(x)[:rows])
-
-
-def test_a_process_measures_once_whether_pairs_are_fast(library):
-    def loaded(pairs):
-        other = Library(library.path, threads=1, spins=100, pairs=pairs)
-        other.close()
-        return other.pairs
-
-    try:
-        has_pairs = library.path in map(library_path, WITH_PAIRS)
-        measured = loaded(None)
-        assert (loaded(True), loaded(False)) == (has_pairs, False)
-        assert loaded(None) == measured
-    finally:
-        loaded(library.pairs)
 
 
 GROUPS = [(1, 1), (3, 1), (4, 2), (9, 3), (6, 6)]
@@ -312,14 +291,6 @@ def test_a_token_that_the_model_does_not_have_is_refused_as_torch_refuses_it(lib
         pair.native.logits(flatten(plan), pair.pools[1])
 
 
-def test_a_position_behind_the_last_one_is_refused(library):
-    pair = Pair(library, spec_of(), torch.float32, 1)
-    last = pair.native.spec.max_positions
-    table = [1] * (last + 1)
-    with pytest.raises(IndexError, match=f"positions are 0 to {last - 1}"):
-        pair.native.logits(flatten(plan_of([chunk(0, 131, table, last, 1)], 1)), pair.pools[1])
-
-
 def test_a_row_of_nan_fails_no_other(library):
     pair = Pair(library, spec_of(), torch.float32, 16)
     pair.native.weights.embedding[5] = float("nan")
@@ -358,12 +329,3 @@ def test_without_a_library_torch_computes_or_the_engine_says_why_not(monkeypatch
     assert asked("auto") is None
     with pytest.raises(LoadError, match="no native library that works on this CPU"):
         asked("native")
-
-
-def test_a_library_starts_a_thread_less_than_it_computes_with_and_ends_them():
-    tasks = Path("/proc/self/task")
-    before = len(list(tasks.iterdir()))
-    loaded = Library(library_path("base"), threads=4, spins=100)
-    assert len(list(tasks.iterdir())) == before + 3
-    loaded.close()
-    eventually(lambda: len(list(tasks.iterdir())) == before)

@@ -8,8 +8,8 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy.model_config import Rope  # noqa: E402
-from argosy_engine.model.share import Joined, Share, Summed  # noqa: E402
-from argosy_engine.model.trunk import frequencies, pair_order, rotation_table  # noqa: E402
+from argosy_engine.model.share import Joined, Summed  # noqa: E402
+from argosy_engine.model.trunk import frequencies, rotation_table  # noqa: E402
 
 
 class Ranks:
@@ -39,25 +39,6 @@ def test_rank_0_has_the_logits_of_all_ranks_without_the_rows_of_no_token():
     many = Joined(lambda _: own[:, :1], Ranks(*[other[:, :1]] * 7), 3)
     assert many(torch.ones(1, 4)).tolist() == [[0.0, 3.0, 3.0]]
     assert Joined(lambda _: own, Ranks(), 5)(torch.ones(1, 4)) is own  # not rank 0
-
-
-def test_a_step_that_draws_nothing_gathers_nothing():
-    ranks = Ranks(torch.empty(0, 3))
-    logits = Joined(lambda x: x.new_empty(0, 3), ranks, 5)(torch.empty(0, 4))
-    assert logits.shape == (0, 5)
-    assert ranks.asked == 0
-
-
-def test_one_rank_has_all():
-    assert Share().of(96) == slice(0, 96)
-    assert Share().of_head(7) == slice(0, 7)
-    assert [Share(rank, 3).of(96) for rank in range(3)] == [
-        slice(0, 32), slice(32, 64), slice(64, 96),
-    ]  # fmt: skip
-
-
-def test_the_halves_of_a_head_become_pairs():
-    assert pair_order(8).tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def by_the_formula(rope, dim):

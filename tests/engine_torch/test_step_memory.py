@@ -27,25 +27,6 @@ def config(model="", **options):
 # ------------------------------------------------------------------ arrays
 
 
-def test_arrays_arrive_as_they_were_sent_each_at_a_cache_line():
-    arrays = [list(range(17)), [], [5], [-1, 2**31 - 1]]
-    sent = Staging(CPU).send(arrays)
-    assert [array.tolist() for array in sent] == arrays
-    assert {array.dtype for array in sent} == {torch.int32}
-    first = sent[0].data_ptr()
-    assert [array.data_ptr() - first for array in (sent[2], sent[3])] == [128, 192]
-
-
-def test_the_buffers_stay_and_grow():
-    staging = Staging(CPU)
-    place = staging.send([[1, 2]])[0].data_ptr()
-    assert staging.send([[3, 4, 5]])[0].data_ptr() == place
-    large = list(range(10_000))
-    assert staging.send([[7], large])[1].tolist() == large
-    place = staging.send([large])[0].data_ptr()
-    assert staging.send([[1]])[0].data_ptr() == place
-
-
 def test_a_copy_that_is_on_its_way_ends_before_its_source_changes():
     class Event:
         """An event whose copy takes what the host buffer holds when it is waited for."""
@@ -132,12 +113,6 @@ def test_a_pool_that_fits_only_without_the_step_is_refused_by_name(folder):
     assert pool_shape(options, spec, torch.float32, CPU, 40 * MIB).blocks > 1
     with pytest.raises(LoadError, match=r"10 MiB are free beside the 30 MiB of a step.*-seqs"):
         pool_shape(options, spec, torch.float32, CPU, 40 * MIB, 30 * MIB)
-
-
-def test_a_step_larger_than_the_share_leaves_no_pool(folder):
-    options = config(folder, gpu_memory_utilization=0.5)
-    with pytest.raises(LoadError, match="lower --kv-cache-tokens, --max-num-batched-tokens"):
-        pool_shape(options, read_spec(folder), torch.float32, CPU, 40 * MIB, 30 * MIB)
 
 
 class Pair:

@@ -12,7 +12,6 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,9 +33,7 @@ from argosy_engine.runtime.torch.ranks import processes  # noqa: E402
 from argosy_engine.runtime.torch.ranks.processes import (  # noqa: E402
     Kind,
     Ranks,
-    copies_of,
     for_ranks,
-    pack_copies,
     pack_step,
     receive,
     send,
@@ -330,11 +327,6 @@ def test_what_only_one_rank_does_is_refused_by_name(tmp_path, options, named):
     assert "--tensor-parallel-size is 2" in refused.value.message
 
 
-def test_the_ranks_share_the_threads(tmp_path):
-    assert [for_ranks(config_of(tmp_path, size, threads=8)).threads for size in (2, 3)] == [4, 2]
-    assert for_ranks(config_of(tmp_path, 2, threads=1)).threads == 1
-
-
 # ----------------------------------------------------------------- what a rank holds and is sent
 
 
@@ -351,14 +343,6 @@ def test_each_query_head_finds_its_kv_head_on_its_own_rank(tmp_path, heads, kv_h
         for own in range(part.heads):
             kv_head = rows.start // whole.head_dim + own * part.kv_heads // part.heads
             assert kv_head == (rank * part.heads + own) * kv_heads // heads
-
-
-@pytest.mark.parametrize(("vocab", "ranks"), [(259, 2), (128, 4), (5, 4), (3, 8)])
-def test_the_ranks_heads_are_together_the_vocabulary(vocab, ranks):
-    parts = [Share(rank, ranks).of_head(vocab) for rank in range(ranks)]
-    assert [token for part in parts for token in range(vocab)[part]] == list(range(vocab))
-    rows = Share(0, ranks).head_rows(vocab)
-    assert all(part.stop - part.start <= rows for part in parts)
 
 
 chunks = st.tuples(st.integers(0, 40), st.integers(1, 9), st.booleans())
@@ -387,20 +371,6 @@ def test_a_rank_is_sent_all_that_its_part_of_a_step_needs(asked):
     empty = ("sample_positions", "sampling", "histories", "n_prompts", "request_ids")
     assert kind is Kind.STEP
     assert step_of(numbers) == replace(flat, **{name: [] for name in empty})
-
-
-def test_copies_are_sent_as_they_are():
-    assert copies_of(pack_copies(((3, 0), (9, 4)))) == ((3, 0), (9, 4))
-
-
-def test_a_frame_that_ends_early_is_the_end_of_rank_0():
-    sent, received = socket.socketpair()
-    with received:
-        with sent:
-            send(sent, Kind.STEP, np.arange(5, dtype=np.int32))
-            sent.sendall(b"half")
-        assert receive(received)[1].tolist() == [0, 1, 2, 3, 4]
-        assert receive(received) is None
 
 
 # ----------------------------------------------------------------- how a rank ends

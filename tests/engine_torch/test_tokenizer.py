@@ -1,7 +1,6 @@
 """Text to ids: in step with other threads, never cut, and how long it is known to be at least."""
 
 import json
-import os
 import threading
 
 import pytest
@@ -12,12 +11,10 @@ pytest.importorskip("tokenizers")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from tokenizers import normalizers  # noqa: E402
 
-from argosy_engine.errors import ChatTemplateError, LoadError  # noqa: E402
 from argosy_engine.runtime.torch.logits import mask_  # noqa: E402
 from argosy_engine.text.grammars import compose  # noqa: E402
-from argosy_engine.text.hf_tokenizer import HfTokenizer, bytes_per_token  # noqa: E402
+from argosy_engine.text.hf_tokenizer import bytes_per_token  # noqa: E402
 from tests.engine_torch import tokenizers as made  # noqa: E402
 
 BOUNDED = {"byte level": made.byte_level, "NFC": made.composed, "metaspace": made.metaspace}
@@ -59,22 +56,9 @@ def test_a_text_has_no_fewer_tokens_than_its_bytes_say(bounded, name, text):
     assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text))
 
 
-@pytest.mark.parametrize("name", BOUNDED)
-def test_a_megabyte_is_known_to_have_many_tokens(bounded, name):
-    assert bounded[name].fewest_tokens("lorem ipsum " * 90_000) > 90_000
-
-
 @pytest.mark.parametrize("kind", UNBOUNDED, ids=lambda kind: kind.__name__)
 def test_no_bound_is_claimed_where_a_token_may_stand_for_any_length(tmp_path, kind):
     assert made.read(kind(), tmp_path).fewest_tokens("a" * 1_000_000) == 0
-
-
-def test_a_normal_form_after_another_may_shrink_what_that_one_left():
-    tokenizer = made.byte_level()
-    longest, once = bytes_per_token(json.loads(tokenizer.to_str()))
-    assert once == 1.0
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.NFC()])
-    assert bytes_per_token(json.loads(tokenizer.to_str())) == (longest, 16.0)
 
 
 def test_pieces_bound_a_text_only_where_each_byte_has_a_token_and_they_are_used():
@@ -176,40 +160,3 @@ def test_a_chat_with_tools_has_the_template_that_the_model_names_for_it(tmp_path
         assert read.chat_text(hi, tools=tools) == shown
     assert read.chat_text(hi, tools=TOOLS) == "with tools"
     assert read.info["chat_template"] == "plain"
-
-
-def test_templates_by_name_can_be_files(tmp_path):
-    made.read(made.byte_level(), tmp_path)
-    (tmp_path / "chat_template.jinja").write_text("plain")
-    (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
-    read = HfTokenizer(tmp_path)
-    assert [read.chat_text([], tools=tools) for tools in ([], TOOLS)] == ["plain", "with tools"]
-
-
-def test_without_a_chat_template_the_client_is_told_what_to_call(tmp_path):
-    with pytest.raises(ChatTemplateError) as failure:
-        made.read(made.byte_level(), tmp_path).chat_text([{"role": "user", "content": "a"}])
-    assert str(failure.value) == "this model has no chat template: use /v1/completions"
-
-
-def test_a_configuration_that_is_no_object_is_named(tmp_path):
-    made.read(made.byte_level(), tmp_path)
-    path = tmp_path / "tokenizer_config.json"
-    path.write_text("[]")
-    with pytest.raises(LoadError) as failure:
-        HfTokenizer(tmp_path)
-    assert failure.value.reason == "WeightsInvalid"
-    assert str(failure.value) == f"WeightsInvalid: {path} is not a JSON object"
-
-
-@pytest.mark.parametrize(("before", "after"), [(None, "false"), ("true", "true")])
-def test_the_librarys_own_threads_are_off_unless_they_are_asked_for(
-    tmp_path, monkeypatch, before, after
-):
-    # Set first, so that the value is put back where there was none.
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", before or "")
-    if before is None:
-        monkeypatch.delenv("TOKENIZERS_PARALLELISM")
-    made.read(made.byte_level(), tmp_path)
-    assert os.environ["TOKENIZERS_PARALLELISM"] == after

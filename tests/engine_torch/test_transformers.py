@@ -212,17 +212,6 @@ def test_no_tensor_of_a_load_waits_for_the_garbage_collector(architecture, tmp_p
     assert left == []
 
 
-def test_made_up_weights_need_no_file(tmp_path):
-    write("Olmo2ForCausalLM", tmp_path)
-    (tmp_path / "model.safetensors").unlink()
-    config = EngineConfig(
-        model=str(tmp_path), served_name="m", threads=1, kv_cache_tokens=512, load_format="dummy"
-    )
-    runner, _ = load(config)
-    runner.warm_up()
-    assert runner.kv_layout().capacity_tokens == 512
-
-
 def test_soft_capped_attention_is_refused_by_name(tmp_path):
     write("Gemma2ForCausalLM", tmp_path, num_key_value_heads=2, head_dim=16)
     reason, message = reason_of(tmp_path)
@@ -287,13 +276,6 @@ def test_without_the_extra_the_message_says_what_to_install(tmp_path, monkeypatc
     reason, message = reason_of(tmp_path)
     assert reason == "UnsupportedArchitecture"
     assert "pip install 'argosy[transformers]'" in message
-
-
-def test_the_native_step_is_not_had_for_such_a_model(tmp_path):
-    write("GPTNeoXForCausalLM", tmp_path)
-    reason, message = reason_of(tmp_path, compute="native")
-    assert reason == "BadArgument"
-    assert "GPTNeoXForCausalLM is run by transformers; leave the option out" in message
 
 
 def test_a_window_that_the_layers_do_not_pass_on_is_refused(tmp_path):

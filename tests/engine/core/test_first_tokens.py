@@ -24,13 +24,6 @@ def drawn(emissions):
     return [emission.token_id for emission in emissions]
 
 
-def test_it_leaves_at_once_unless_the_request_lets_it_wait():
-    scheduler, sequence = pulling(0.0)
-    assert drawn(scheduler.pull_ready(READY, 1.0)) == [9]
-    assert (sequence.first_token_s, sequence.first_token_held_s) == (1.0, 0.0)
-    assert sequence.drawn_by_peer
-
-
 def test_it_leaves_with_the_step_that_computes_the_next_token():
     scheduler, sequence = pulling(3.0)
     assert scheduler.pull_ready(READY, 1.0) == []
@@ -55,24 +48,11 @@ def test_it_leaves_when_its_time_is_over_though_the_kv_is_not_here(now, sent):
     assert sequence.first_token_s == (now if sent else None)
 
 
-@pytest.mark.parametrize("now", [3.0, 3.5])
-def test_it_is_not_held_when_it_comes_after_that_time(now):
-    scheduler, _ = pulling(3.0)
-    assert drawn(scheduler.pull_ready(READY, now)) == [9]
-
-
 def test_the_only_token_of_an_answer_is_not_held():
     scheduler, sequence = pulling(3.0, max_tokens=1)
     (emission,) = scheduler.pull_ready(READY, 1.0)
     assert (emission.token_id, emission.reason) == (9, "length")
     assert sequence.first_token_held_s == 0.0
-
-
-def test_the_end_of_the_text_is_not_held():
-    scheduler, _ = pulling(3.0)
-    last = PullReady(request_id="a", attempt=1, first_token=2, prefill_pod="p", lasts_s=59.0)
-    (emission,) = scheduler.pull_ready(last, 1.0)
-    assert (emission.token_id, emission.reason) == (2, "stop")
 
 
 def test_it_waits_while_the_prompt_is_computed_here_after_a_failed_pull():

@@ -1,52 +1,17 @@
 """The rules of a handover, by hand: its states, how leases end, and which events count."""
 
-import itertools
-
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from argosy_engine.core.capacity import MaxUtilization
-from argosy_engine.core.handover import states
 from argosy_engine.core.handover.leases import LeaseTable
 from argosy_engine.core.handover.messages import LeaseKey, PullDone, PullFailed, PullReady
-from argosy_engine.core.handover.states import LeaseState, PullState
-from argosy_engine.errors import LeaseGoneError, LeaseTakenError
+from argosy_engine.core.handover.states import LeaseState
+from argosy_engine.errors import LeaseGoneError
 from argosy_engine.runtime.remote import SharedLeases
 from tests.engine.core.test_scheduler import ask, make, step
 from tests.support.stateful import run_sequences
-
-PULLS = {
-    "asked": {"streaming", "cancelling", "done", "failed"},
-    "streaming": {"cancelling", "done", "failed"},
-    "cancelling": {"lost", "done", "failed"},
-    "lost": {"done", "failed"},
-    "done": set(),
-    "failed": set(),
-}
-LEASES = {
-    "promised": {"held", "sending", "released"},
-    "held": {"sending", "released", "freed"},
-    "sending": {"held", "promised", "released"},
-    "released": {"freed"},
-    "freed": set(),
-}
-
-
-@pytest.mark.parametrize(
-    ("kind", "move", "allowed"),
-    [(PullState, states.move_pull, PULLS), (LeaseState, states.move_lease, LEASES)],
-    ids=["pull", "lease"],
-)
-def test_a_state_is_followed_by_those_of_the_document_and_by_no_other(kind, move, allowed):
-    assert {state.value for state in kind} == allowed.keys()
-    for before, after in itertools.product(kind, kind):
-        if after.value in allowed[before.value]:
-            assert move(before, after) is after
-        else:
-            with pytest.raises(AssertionError, match=f"from {before.value} to {after.value}"):
-                move(before, after)
-
 
 # ------------------------------------------------------------------ leases
 
@@ -70,48 +35,6 @@ def table(*, expires_s=10.0):
 
 
 @pytest.mark.parametrize(
-    ("history", "at", "freed", "expired"),
-    [
-        pytest.param([], 9.9, False, 0, id="held until its time"),
-        pytest.param([], 10.0, True, 1, id="over at its time"),
-        pytest.param(["renew"], 10.0, False, 0, id="renewed to 20 s"),
-        pytest.param(["renew"], 20.0, True, 1, id="over at its new time"),
-        pytest.param(["release"], 0.0, True, 0, id="released"),
-        pytest.param(["release", "release"], 0.0, True, 0, id="released twice"),
-        pytest.param(["release"], 99.0, True, 0, id="released, and looked at after its time"),
-        pytest.param(["begin"], 99.0, False, 0, id="sending outlives its time"),
-        pytest.param(["begin", "end"], 9.9, False, 0, id="sent, and held on"),
-        pytest.param(["begin", "end"], 10.0, True, 1, id="sent, and not released"),
-        pytest.param(["begin", "release"], 99.0, False, 0, id="released while it is sent"),
-        pytest.param(["begin", "release", "end"], 0.0, True, 0, id="released, then sent"),
-        pytest.param(["begin", "begin", "end"], 99.0, False, 0, id="one of two sends runs"),
-        pytest.param(["begin", "begin", "end", "end"], 99.0, True, 1, id="both have ended"),
-        pytest.param(["end"], 9.9, False, 0, id="an end without a send"),
-        pytest.param(["end", "begin"], 99.0, False, 0, id="then a send"),
-        pytest.param(["begin", "begin", "release", "end"], 99.0, False, 0, id="released under two"),
-    ],
-)
-def test_a_lease_is_freed_once_by_release_or_time_and_never_under_a_send(
-    history, at, freed, expired
-):
-    leases = table()
-    acts = {
-        "begin": lambda: leases.begin_send(KEY, 5.0),
-        "end": lambda: leases.end_send(KEY),
-        "renew": lambda: leases.renew(KEY, expires_s=20.0, now=5.0),
-        "release": lambda: leases.release(KEY),
-    }
-    for act in history:
-        acts[act]()
-    assert leases.collect(at) == ([KEY] if freed else [])
-    assert (len(leases), leases.expired) == (0 if freed else 1, expired)
-    if freed:
-        leases.end_send(KEY)  # late words about it
-        leases.release(KEY)
-        assert (leases.collect(999.0), leases.expired) == ([], expired)
-
-
-@pytest.mark.parametrize(
     ("history", "at", "why"),
     [
         (["release"], 0.0, "was released"),
@@ -128,27 +51,6 @@ def test_a_lease_that_is_over_is_neither_sent_nor_renewed_and_the_reason_is_said
         leases.begin_send(KEY, at)
     with pytest.raises(LeaseGoneError, match=why):
         leases.renew(KEY, expires_s=99.0, now=at)
-
-
-def test_a_lease_is_sending_from_its_first_send_to_the_end_of_its_last():
-    leases, seen = table(), []
-    for act in (leases.begin_send, leases.begin_send, leases.end_send, leases.end_send):
-        act(KEY, 0.0) if act == leases.begin_send else act(KEY)
-        seen.append(leases._leases[KEY].state.value)
-    assert seen == ["sending", "sending", "sending", "held"]
-
-
-def test_a_key_is_leased_once_at_a_time():
-    leases = table()
-    with pytest.raises(LeaseTakenError, match="request r is here already"):
-        leases.promise(KEY, "another ticket")
-    assert leases.begin_send(KEY, 0.0) == (1, 2)
-    leases.end_send(KEY)
-    give(leases, OTHER, (3,), expires_s=99.0)
-    assert leases.collect(10.0) == [KEY]
-    give(leases, KEY, (4,), expires_s=99.0)
-    assert leases.begin_send(KEY, 10.0) == (4,)
-    assert len(leases) == 2
 
 
 def test_shared_leases_count_their_seconds_from_now_on_their_own_clock():
@@ -348,20 +250,6 @@ def test_events_after_the_end_of_a_pull_change_nothing(end, late):
     assert not tell[type(late)](late)
     assert (sequence.tokens, sequence.num_computed, sequence.blocks) == before
     assert scheduler.running == [sequence]
-
-
-def test_a_first_token_that_comes_twice_is_streamed_once():
-    scheduler, sequence, _ = pulling()
-    assert [e.token_id for e in scheduler.pull_ready(ready(token=9), 1.0)] == [9]
-    assert scheduler.pull_ready(ready(token=8), 1.0) == []
-    assert sequence.tokens[40:] == [9]
-
-
-def test_a_client_that_has_left_gets_no_first_token():
-    scheduler, sequence, _ = pulling()
-    scheduler.abort("a")
-    assert scheduler.pull_ready(ready(), 1.0) == []
-    assert sequence.n_output == 0
 
 
 def test_a_pull_is_cancelled_once_at_its_time_and_given_up_when_nobody_confirms():

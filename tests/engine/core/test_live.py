@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from argosy_engine.core.batching import BATCHING
 from argosy_engine.core.capacity import POLICIES, MaxUtilization
-from argosy_engine.core.live import LiveLimits, change, show
+from argosy_engine.core.live import LiveLimits, change
 from tests.engine.core.test_scheduler import ask, check, make, step
 
 NOW = LiveLimits(
@@ -99,22 +99,6 @@ def test_what_is_wrong_is_said_with_what_to_write(sent, said):
     assert str(error.value).startswith(said)
 
 
-def test_what_is_shown_may_be_sent_back():
-    scheduler = make(policy=MaxUtilization())
-    shown = show(scheduler.live, scheduler.step_limits())
-    assert shown == {
-        "max_num_seqs": 8,
-        "max_num_batched_tokens": 1024,
-        "long_prefill_token_threshold": 0,
-        "capacity_policy": "MAX_UTILIZATION",
-        "batching": "chunked",
-        "tpot_limit_ms": None,
-        "step_tokens": 1024,
-    }
-    del shown["step_tokens"]
-    assert change(scheduler.live, shown) == scheduler.live
-
-
 def test_a_bound_on_one_prompt_holds_from_the_next_step_on_and_0_ends_it():
     scheduler = make(blocks=300)
     for name in ("a", "b"):
@@ -136,16 +120,6 @@ def test_a_policy_of_the_same_name_keeps_what_it_learnt_and_another_is_new():
     assert scheduler.live.capacity_policy == "GUARANTEED_NO_EVICT"
     scheduler.apply(replace(scheduler.live, capacity_policy="MAX_UTILIZATION"), 2048)
     assert scheduler.policy is not learnt
-
-
-def test_auto_has_at_most_the_tokens_that_it_is_given_and_a_number_ends_it():
-    scheduler = make()
-    scheduler.apply(replace(scheduler.live, max_num_batched_tokens=None), 100)
-    assert scheduler.live.max_num_batched_tokens is None
-    assert scheduler.step_limits().max_num_batched_tokens == 100
-    scheduler.apply(replace(scheduler.live, max_num_batched_tokens=300), 100)
-    assert scheduler.live.max_num_batched_tokens == 300
-    assert scheduler.step_limits().max_num_batched_tokens == 300
 
 
 CHANGES = st.fixed_dictionaries(

@@ -1,13 +1,11 @@
 """What the schedulers of vLLM and TensorRT-LLM do, case by case: T1 to T15."""
 
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_engine.config import BatchingName, CapacityPolicyName
 from argosy_engine.core.batching import (
     BATCHING,
     chunked,
@@ -17,7 +15,6 @@ from argosy_engine.core.batching import (
     static,
 )
 from argosy_engine.core.capacity import (
-    POLICIES,
     GuaranteedNoEvict,
     MaxUtilization,
     PastFuture,
@@ -517,11 +514,6 @@ def test_t15_a_long_prompt_among_short_ones_ends(batching):
             break
     assert long.reason == "length"
     assert turn < 20
-
-
-def test_the_policies_have_the_names_that_users_write():
-    assert list(POLICIES) == list(get_args(CapacityPolicyName))
-    assert list(BATCHING) == list(get_args(BatchingName))
 
 
 def test_a_static_batch_fills_all_places_and_nothing_enters_before_its_last_end():

@@ -20,18 +20,6 @@ def swapping(mode="swap", slots=64, **more):
     return scheduler
 
 
-def test_slots_are_given_once_and_all_or_none():
-    pool = HostPool(3)
-    assert pool.allocate(2) == [0, 1]
-    assert (pool.free, pool.used_share) == (1, pytest.approx(2 / 3))
-    assert pool.allocate(2) == []
-    assert pool.allocate(1) == [2]
-    assert pool.used_share == 1.0
-    pool.release([0, 1])
-    assert (pool.allocate(2), pool.free) == ([0, 1], 0)
-    assert HostPool(0).used_share == 0.0
-
-
 def decoding(scheduler, prompt=40, steps=3):
     sequence = scheduler.add(ask("a", prompt, max_tokens=20))
     for _ in range(steps):
@@ -84,15 +72,6 @@ def test_a_step_that_computes_a_preempted_request_again_counts_as_prefill():
     plan = step(scheduler)[0].plan
     assert (plan.kind, plan.prefill_sequences) == ("prefill", 1)
     assert plan.prefill_tokens == length
-
-
-def test_a_sequence_that_computed_nothing_has_nothing_to_swap():
-    scheduler = swapping(tokens=8)
-    sequence = scheduler.add(ask("a", 40))
-    scheduler.schedule(0.0)
-    scheduler._preempt(sequence)
-    assert sequence.swapped == []
-    assert scheduler.preemption.take_copies() == ((), (), ())
 
 
 def test_a_half_computed_prompt_is_swapped_too_and_is_not_pulled_from_a_peer():
@@ -149,13 +128,6 @@ def test_auto_swaps_what_is_copied_twice_sooner_than_computed(copy_s, token_s, s
     scheduler.step_time.terms = Terms(0.01, token_s, 0.0) if token_s else None
     scheduler._preempt(sequence)
     assert bool(sequence.swapped) is swaps
-
-
-def test_the_newest_copy_counts_half():
-    preemption = Preemption("auto", HostPool(8))
-    preemption.observe_copy(2, 2.0)
-    preemption.observe_copy(4, 12.0)
-    assert preemption._copy_s == 2.0
 
 
 class Memory:
@@ -236,10 +208,3 @@ def test_preempted_texts_are_those_of_a_pool_with_room(work, blocks, mode, slots
     assert {name: roomy[name] for name in crowded} == crowded
     if mode == "recompute" or not slots:
         assert modes["swap"] == 0
-
-
-def test_a_crowded_pool_swaps_and_computes_nothing_again():
-    work = [(30, 50, 0, 0)] * 6
-    _, modes = texts(work, blocks=16, mode="swap", slots=100, batching="chunked", tokens=128)
-    assert modes["swap"] >= 3
-    assert modes["recompute"] == 0

@@ -6,7 +6,7 @@ KV of another context. Texts are letters here, one token each; a block holds 4.
 
 import pytest
 
-from argosy_engine.core.blocks import Allocator, BlockPool, hash_block, root
+from argosy_engine.core.blocks import Allocator, BlockPool
 from argosy_engine.core.request import NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 
@@ -81,40 +81,6 @@ def test_a_token_id_counts_with_all_of_its_bits(other):
     assert hits_of([1, 1, 1, other, 5], [1, 1, 1, other, 5]) == 1
 
 
-def test_names_of_blocks_have_16_bytes_and_differ_by_their_text_and_by_what_comes_before():
-    names = [
-        hash_block(b"", [1, 2]),
-        hash_block(b"", [2, 1]),
-        hash_block(b"", [1, 2, 3]),
-        hash_block(hash_block(b"", [1, 2]), [1, 2]),
-        hash_block(hash_block(b"", [2, 1]), [1, 2]),
-        hash_block(hash_block(hash_block(b"", [1, 2]), [1, 2]), [1, 2]),
-    ]
-    assert len(set(names)) == len(names)
-    assert {len(name) for name in names} == {16}
-
-
-def test_the_place_of_an_adapter_is_no_place_that_a_salt_can_name():
-    names = ["", "a", "b", "ab", "adapter"]
-    names += [root("", name).hex() for name in names[1:3]] + [root("a").hex()]
-    roots = {(salt, adapter): root(salt, adapter) for salt in names for adapter in names}
-    assert len(set(roots.values())) == len(roots)
-    assert root("", "") == b""
-    assert {len(each) for each in roots.values()} == {0, 16}
-
-
-def test_only_what_was_computed_is_found():
-    blocks, _ = allocator()
-    one = compute(blocks, sequence("aaaabbbbccccd"), tokens=4)
-    assert blocks.prefix_hits(sequence("aaaabbbbccccd")) == one.blocks[:1]
-    one.num_computed = 7
-    blocks.commit(one)
-    assert blocks.prefix_hits(sequence("aaaabbbbccccd")) == one.blocks[:1]
-    one.num_computed = 8
-    blocks.commit(one)
-    assert blocks.prefix_hits(sequence("aaaabbbbccccd")) == one.blocks[:2]
-
-
 def test_generated_text_is_found_as_if_it_had_been_a_prompt():
     blocks, _ = allocator()
     one = compute(blocks, sequence("aaaabb"))
@@ -141,31 +107,6 @@ def test_a_text_that_was_computed_twice_keeps_its_first_blocks_and_frees_the_oth
     assert (pool.free, pool.cached, pool.used) == (5, 0, 3)
     blocks.release(first)
     assert (pool.free, pool.cached, pool.used) == (6, 2, 0)
-
-
-def test_a_hit_is_shared_and_what_comes_after_it_is_not():
-    blocks, pool = allocator()
-    first = compute(blocks, sequence("aaaabbbbc"))
-    second = sequence("aaaabbbbd")
-    blocks.admit(second, blocks.prefix_hits(second))
-    assert second.blocks[:2] == first.blocks[:2]
-    assert [pool.refs(block) for block in second.blocks] == [2, 2, 1]
-    assert (second.num_computed, second.committed) == (8, 2)
-    blocks.release(first)
-    assert [pool.refs(block) for block in second.blocks] == [1, 1, 1]
-    blocks.release(second)
-    assert pool.used == 0
-
-
-def test_a_block_that_is_given_away_is_found_no_more():
-    blocks, pool = allocator(3)
-    blocks.release(compute(blocks, sequence("aaaabbbbc")))
-    compute(blocks, sequence("xxxxyyyy"))  # the free block, and that of bbbb
-    assert len(blocks.prefix_hits(sequence("aaaabbbbc"))) == 1
-    assert (pool.free, pool.cached, pool.used) == (0, 1, 2)
-    compute(blocks, sequence("zzzz"))
-    assert blocks.prefix_hits(sequence("aaaabbbbc")) == []
-    assert (pool.free, pool.cached, pool.used) == (0, 0, 3)
 
 
 @pytest.mark.parametrize(

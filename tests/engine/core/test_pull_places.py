@@ -9,7 +9,6 @@ from argosy_engine.core.handover.messages import (
     PullFailed,
     PullReady,
 )
-from argosy_engine.core.step import StepOutput
 from tests.engine.core.test_scheduler import ask, make, step
 
 
@@ -105,17 +104,6 @@ def test_t31_a_client_that_leaves_while_its_kv_waits_for_a_place_frees_its_block
     assert scheduler.pool.used == 1
 
 
-def test_a_prompt_whose_pull_failed_waits_for_a_place_like_any_other():
-    scheduler = make(seqs=1, blocks=64)
-    pull(scheduler, "far")
-    scheduler.add(ask("here", 5, max_tokens=1))
-    scheduled = scheduler.schedule(0.0)
-    assert scheduler.pull_failed(failed("far")) == []
-    assert scheduler.sequences["far"].state.value == "arrived"
-    scheduler.update(scheduled.plan, StepOutput(token_ids=[7], busy_s=0.0), 0.0)
-    assert [chunk.count for chunk in step(scheduler)[0].plan.chunks] == [40]
-
-
 def test_a_request_that_must_not_be_recomputed_ends_unless_its_first_token_has_left():
     scheduler = make(blocks=64)
     scheduler.limits = replace(scheduler.limits, on_pull_failure="fail")
@@ -159,26 +147,9 @@ def test_a_pull_that_makes_progress_has_its_time_anew_and_a_second_for_the_servi
     assert cancelled_at(scheduler, 61.0, 110.9, 111.0) == 111.0
 
 
-def test_ready_gives_a_pull_the_time_of_its_bytes():
-    scheduler = make(blocks=64)
-    pull(scheduler, "far")
-    scheduler.pull_ready(ready("far"), 50.0)  # 59 s
-    assert cancelled_at(scheduler, 61.0, 109.9, 110.0) == 110.0
-
-
 def test_progress_does_not_carry_a_pull_beyond_the_requests_own_deadline():
     scheduler = make(blocks=64)
     scheduler.add(ask("far", 40, candidates=("10.0.0.1:8002",), deadline_s=70.0))
     step(scheduler)
     scheduler.pull_alive(alive("far"), 50.0)
     assert cancelled_at(scheduler, 69.9, 70.0) == 70.0
-
-
-def test_progress_of_another_attempt_or_of_a_cancelled_pull_changes_nothing():
-    scheduler = make(blocks=64)
-    pull(scheduler, "far")
-    scheduler.pull_alive(replace(alive("far"), attempt=2), 50.0)
-    assert cancelled_at(scheduler, 60.9, 61.0) == 61.0
-    scheduler.pull_alive(alive("far"), 61.0)
-    assert step(scheduler, now=65.9)[0].abandoned == ()
-    assert step(scheduler, now=66.0)[0].abandoned == ("far",)

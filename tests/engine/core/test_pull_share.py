@@ -1,6 +1,5 @@
 """What the pulls from one prefill engine may hold of a decode engine."""
 
-from argosy_engine.core.handover.messages import PullFailed
 from tests.engine.core.test_scheduler import ask, make, step
 
 SILENT, OTHER = ("10.0.0.1:8002",), ("10.0.0.2:8002",)
@@ -33,23 +32,7 @@ def test_pulls_from_one_engine_take_half_of_the_memory():
     assert [chunk.request_id for chunk in scheduled.plan.chunks] == ["here"]
 
 
-def test_pulls_may_fill_half_of_the_memory_to_the_last_block():
-    scheduler = make(blocks=64, seqs=32)
-    for index in range(3):
-        scheduler.add(ask(f"silent{index}", 16 * 16, candidates=SILENT))
-    assert pulled(step(scheduler)[0]) == ["silent0", "silent1"]
-
-
 def test_one_prompt_larger_than_the_share_is_pulled_when_it_is_alone():
     scheduler = make(blocks=64)
     scheduler.add(ask("large", 40 * 16, candidates=SILENT))
     assert pulled(step(scheduler)[0]) == ["large"]
-
-
-def test_the_next_in_order_is_pulled_when_one_ended():
-    scheduler = make(blocks=640, seqs=4)
-    for index in range(4):
-        scheduler.add(ask(f"r{index}", 40, candidates=SILENT, at=float(index)))
-    assert pulled(step(scheduler)[0]) == ["r0", "r1"]
-    scheduler.pull_failed(PullFailed(request_id="r0", attempt=1, cause="timeout", message=""))
-    assert pulled(step(scheduler)[0]) == ["r2"]

@@ -1,7 +1,5 @@
 """The scheduler's tables (peer behaviours) and its invariants under random work."""
 
-import gc
-import weakref
 from dataclasses import replace
 
 import pytest
@@ -72,46 +70,6 @@ def step(scheduler, now=0.0, token=7):
 
 def shares(scheduled):
     return [chunk.count for chunk in scheduled.plan.chunks]
-
-
-def test_three_long_prompts_share_the_budget_in_chunks():
-    scheduler = make(blocks=200, tokens=1024, threshold=400)
-    for i in range(3):
-        scheduler.add(ask(f"r{i}", 800))
-    assert [shares(step(scheduler)[0]) for _ in range(3)] == [
-        [400, 400, 224], [400, 400, 224], [1, 1, 352],
-    ]  # fmt: skip
-
-
-def test_decodes_come_first_and_are_never_delayed_by_a_prompt():
-    scheduler = make(tokens=64)
-    scheduler.add(ask("old", 16, max_tokens=8))
-    step(scheduler)
-    scheduler.add(ask("long", 300))
-    for _ in range(4):
-        scheduled, _ = step(scheduler)
-        assert scheduled.plan.chunks[0].request_id == "old"
-        assert scheduled.plan.tokens <= 64
-
-
-def test_a_finished_request_leaves_before_the_next_step():
-    scheduler = make(seqs=2)
-    for name in "abc":
-        scheduler.add(ask(name, 5, max_tokens=1))
-    first, _ = step(scheduler)
-    assert [chunk.request_id for chunk in first.plan.chunks] == ["a", "b"]
-    assert first.blocked_by == "batch"
-    assert [chunk.request_id for chunk in step(scheduler)[0].plan.chunks] == ["c"]
-
-
-def test_a_full_prefix_hit_still_computes_the_last_token():
-    scheduler = make()
-    scheduler.add(ask("a", range(100, 164), max_tokens=1))
-    step(scheduler)
-    scheduler.add(ask("b", range(100, 164), max_tokens=1))
-    scheduled, emissions = step(scheduler)
-    assert shares(scheduled) == [16]
-    assert emissions[0].sequence.cached_tokens == 48
 
 
 def test_a_failed_step_poisons_no_prefix():
@@ -254,46 +212,6 @@ def test_blocks_of_a_lost_pull_are_no_room_for_a_peak():
     assert step(scheduler, now=66.0)[0].blocked_by == "kv"
     scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="cancelled", message=""))
     assert step(scheduler, now=66.0)[0].blocked_by is None
-
-
-def test_a_failure_between_two_steps_ends_none_of_the_last_step():
-    scheduler = make()
-    scheduler.add(ask("a", 16))
-    step(scheduler)
-    assert scheduler.fail_step("boom") == []
-    assert list(scheduler.sequences) == ["a"]
-
-
-class Prompt(list):
-    """A list that can be referenced weakly."""
-
-
-def test_a_lost_pull_keeps_its_blocks_but_not_its_request():
-    """The KV service may never confirm: only the blocks are held for it."""
-    scheduler = make()
-    lost_pull(scheduler, first_token=False, abort=True)
-    prompt = Prompt(range(3))
-    (sequence,) = scheduler.sequences.values()
-    sequence.tokens = prompt
-    alive = weakref.ref(prompt)
-    del prompt, sequence
-    step(scheduler, now=66.0)
-    gc.collect()
-    assert scheduler.pool.used == 3
-    assert alive() is None
-
-
-def test_prefix_hits_of_a_lost_pull_are_never_in_quarantine():
-    scheduler = make()
-    scheduler.add(ask("first", range(100, 140), max_tokens=1))
-    step(scheduler)
-    scheduler.add(ask("a", range(100, 180), candidates=("10.0.0.1:8002",)))
-    step(scheduler)
-    step(scheduler, now=61.0)
-    scheduler.abort("a")
-    step(scheduler, now=66.0)
-    assert scheduler.pool.used == 3
-    assert scheduler.pool.cached == 2
 
 
 def test_a_leased_prompt_blocks_admission_by_lease_until_it_is_freed():

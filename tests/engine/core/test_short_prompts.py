@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from argosy_engine.core.handover.messages import PullDone, PullReady
 from argosy_engine.core.short_prompts import Costs, ShortPrompts, costs_less_here, keeps_tpot
 from argosy_engine.core.step import StepOutput
-from tests.engine.core.test_scheduler import ask, make, step
+from tests.engine.core.test_scheduler import ask, make
 
 SECONDS = st.floats(0, 10)
 COSTS = st.builds(Costs, SECONDS, st.floats(0, 0.01), SECONDS)
@@ -36,13 +36,6 @@ def test_a_shorter_prompt_and_fewer_streams_never_cost_more_here(costs, tokens, 
         assert costs_less_here(tokens, streams, costs)
 
 
-@given(COSTS, st.integers(1, 4096), st.integers(0, 512), SECONDS)
-def test_a_slower_handover_never_makes_it_the_better_way(costs, tokens, streams, more_s):
-    slower = replace(costs, handover_s=costs.handover_s + more_s)
-    if costs_less_here(tokens, streams, costs):
-        assert costs_less_here(tokens, streams, slower)
-
-
 @given(COSTS, st.integers(0, 4096), st.floats(0.001, 1))
 def test_a_step_that_keeps_the_limit_keeps_it_with_fewer_tokens_and_is_within_it(
     costs, tokens, limit_s
@@ -51,13 +44,6 @@ def test_a_step_that_keeps_the_limit_keeps_it_with_fewer_tokens_and_is_within_it
         assert keeps_tpot(tokens, limit_s, costs)
     if keeps_tpot(tokens, limit_s, costs):
         assert costs.step_s + tokens * costs.token_s <= 0.8 * limit_s
-
-
-def test_each_stream_pays_for_each_token():
-    costs = Costs(step_s=0.010, token_s=0.001, handover_s=0.040)
-    assert costs_less_here(10, 2, costs)  # 10 ms, and 3 times 10 ms
-    assert not costs_less_here(10, 3, costs)
-    assert not costs_less_here(11, 2, costs)
 
 
 @given(
@@ -104,29 +90,6 @@ def test_a_length_that_was_never_measured_is_handed_over():
     assert computes(measured(handover_s=9.0, handed_over=32), 64)
 
 
-def test_handovers_that_waited_in_a_queue_do_not_count():
-    short = measured(handover_s=0.034)
-    for _ in range(8):
-        short.observe_handover(50, 5.0)
-    assert not computes(short, 50)
-    for _ in range(32):
-        short.observe_handover(50, 5.0)
-    assert computes(short, 50)  # no queue comes and goes as long as that
-
-
-def test_a_step_that_stalled_changes_nothing():
-    short = measured()
-    short.observe_step(prompt_tokens=100, sequences=4, seconds=60.0)
-    assert computes(short, 50)
-
-
-def test_a_prompt_without_streams_beside_it_says_nothing_about_them():
-    short = measured(handover_s=0.034)
-    for _ in range(32):
-        short.observe_step(prompt_tokens=100, sequences=0, seconds=0.001)
-    assert not computes(short, 50)
-
-
 def test_until_enough_is_known_one_short_prompt_of_32_is_tried():
     short = ShortPrompts()
     assert not any(computes(short, 64) for _ in range(32))  # the streams' step is not known
@@ -136,11 +99,6 @@ def test_until_enough_is_known_one_short_prompt_of_32_is_tried():
     assert not any(computes(short, 64, others=1) for _ in range(64))  # one at a time
     short.observe_step(prompt_tokens=0, sequences=1, seconds=0.08)  # now over 0.8 of the limit
     assert not any(computes(short, 64) for _ in range(64))
-
-
-def test_one_of_32_that_would_be_computed_here_is_handed_over():
-    short = measured()
-    assert [computes(short, 50) for _ in range(64)] == [*[True] * 31, False] * 2
 
 
 # In the scheduler.
@@ -203,13 +161,6 @@ def test_a_short_prompt_is_handed_over_with(more):
     assert len(asked(decode_engine(), far(**more))) == 1
 
 
-def test_the_strictest_limit_of_all_streams_counts():
-    scheduler = decode_engine()
-    scheduler.add(ask("strict", 5, max_tokens=400, tpot_limit_s=0.0125))
-    run(scheduler)
-    assert len(asked(scheduler, far())) == 1
-
-
 def test_a_short_prompt_is_handed_over_while_the_batch_has_no_place():
     assert len(asked(decode_engine(seqs=2), far())) == 1
 
@@ -238,22 +189,6 @@ def test_a_handover_is_timed_from_the_request_to_the_last_byte():
         PullDone(request_id="far", attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.25)
     )
     assert took == [(40, 0.75)]
-
-
-def test_a_handover_counts_the_tokens_that_were_not_here_already():
-    scheduler = make(blocks=64)
-    scheduler.add(ask("known", range(100, 132), max_tokens=1))
-    step(scheduler)
-    scheduler.add(far("a", range(100, 170)))
-    scheduler.schedule(1.0)
-    took = []
-    scheduler.pulls._took = lambda *seen: took.append(seen)
-    ready = PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
-    scheduler.pull_ready(ready, 1.5)
-    scheduler.pull_done(
-        PullDone(request_id="a", attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.25)
-    )
-    assert took == [(38, 0.75)]
 
 
 def test_a_step_of_the_scheduler_is_measured():

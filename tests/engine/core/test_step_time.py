@@ -39,16 +39,6 @@ def test_steps_that_something_else_stopped_do_not_count():
     assert terms == pytest.approx(CPU, rel=0.25)
 
 
-def test_three_steps_with_prompts_tell_nothing_and_four_do():
-    assert seen(CPU, [(0, 1)] * 50 + [(64, 1), (100, 1), (200, 1)]) is None
-    assert seen(CPU, [(0, 1)] * 50 + [(64, 1), (100, 1), (200, 1), (300, 1)]) is not None
-
-
-def test_a_long_time_without_prompts_does_not_wipe_out_what_they_cost():
-    terms = seen(CPU, MIXED + [(0, 1 + index % 8) for index in range(5000)])
-    assert terms.token_s == pytest.approx(CPU.token_s, rel=0.01)
-
-
 def test_a_machine_that_became_slower_is_learnt():
     step_time = StepTime()
     for factor in (1.0, 3.0):

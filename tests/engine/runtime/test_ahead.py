@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from argosy_engine.core.handover.messages import LeaseReady, RemotePrefill
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
-from tests.engine.runtime.launching import BLOCK, EOS, VOCAB, Engine, whole_text
+from tests.engine.runtime.launching import EOS, VOCAB, Engine, whole_text
 from tests.kv.nodes import until
 
 
@@ -32,15 +32,6 @@ def test_a_step_is_launched_before_the_tokens_of_the_last_one_are_read():
         ("read", 3), ("read", 4),
     ]  # fmt: skip
     assert client.ids == whole_text(engine.requests["a"])[0]
-
-
-def test_without_it_each_step_is_read_before_the_next_one_begins():
-    engine = Engine(ahead=False)
-    long_one(engine, "a", max_tokens=3)
-    engine.finish()
-    assert engine.device.log == [
-        (what, index) for index in (1, 2, 3) for what in ("launch", "read")
-    ]
 
 
 def ahead_of(engine, turns=1):
@@ -79,10 +70,6 @@ def test_nothing_is_launched_ahead_of_a_request_that_needs_its_tokens_on_the_hos
     assert not ahead_of(engine, 3)
 
 
-def test_temperature_top_p_top_k_and_min_p_need_no_token_on_the_host():
-    assert SamplingParams(max_tokens=1, temperature=0.7, top_p=0.9, top_k=5, min_p=0.1).memoryless
-
-
 def test_a_request_that_comes_gets_its_scheduling_round_after_the_step_that_was_launched():
     engine = Engine()
     long_one(engine, "a")
@@ -92,27 +79,6 @@ def test_a_request_that_comes_gets_its_scheduling_round_after_the_step_that_was_
     assert engine.loop._computing.next is None
     engine.turn()
     assert len(new.ids) == 1
-
-
-def test_what_comes_while_a_step_is_launched_is_taken_in_before_another_one():
-    engine = Engine()
-    long_one(engine, "a")
-    engine.device.during[1] = lambda: long_one(engine, "b", 1)
-    assert [ahead_of(engine), ahead_of(engine)] == [False, True]
-    assert len(engine.clients["b"].ids) == 1
-
-
-def test_those_that_wait_for_a_place_stop_nothing_while_the_batch_is_full():
-    engine = Engine(seqs=2)
-    for number in range(3):
-        long_one(engine, f"r{number}", number, max_tokens=6 + number)
-    assert [ahead_of(engine) for _ in range(6)] == [True] * 5 + [False]
-    assert engine.metrics.registry.get_sample_value(
-        "argosy_admission_blocked_steps_total", {"by": "batch"}
-    )
-    engine.finish()
-    for name, request in engine.requests.items():
-        assert engine.clients[name].ids == whole_text(request)[0]
 
 
 def test_a_request_that_waits_too_long_fails_though_the_batch_is_full():
@@ -161,38 +127,6 @@ def test_the_draw_after_the_end_of_a_text_is_dropped_and_its_block_stays_until_t
     engine.assert_empty()
 
 
-def test_a_client_that_leaves_gets_nothing_more_and_the_others_go_on():
-    engine = Engine()
-    leaves, stays = long_one(engine, "a"), long_one(engine, "b", 1)
-    assert ahead_of(engine, 3)
-    engine.abort("a")
-    engine.finish()
-    assert (len(leaves.ids), stays.ids) == (3, whole_text(engine.requests["b"])[0])
-    engine.assert_empty()
-
-
-def test_a_failed_step_fails_its_requests_and_the_step_behind_it_is_thrown_away():
-    engine = Engine(failing={3})
-    clients = [long_one(engine, "a"), long_one(engine, "b", 1)]
-    for _ in range(3):
-        engine.turn()
-    assert [(client.end, len(client.ids)) for client in clients] == [("error", 2)] * 2
-    assert engine.device.log[-3:] == [("launch", 4), ("read", 3), ("read", 4)]
-    engine.assert_empty()
-    again = long_one(engine, "c", 2)
-    engine.finish()
-    assert again.ids == whole_text(engine.requests["c"])[0]
-
-
-def test_a_step_that_cannot_be_launched_ahead_is_scheduled_and_costs_nobody_a_token():
-    engine = Engine(refusing={3})
-    client = long_one(engine, "a", max_tokens=20)
-    assert not ahead_of(engine, 2)
-    engine.finish()
-    assert client.ids == whole_text(engine.requests["a"])[0]
-    engine.assert_empty()
-
-
 async def test_a_turn_that_fails_loses_no_token_though_a_step_was_launched_behind_it():
     engine = Engine()
     client = long_one(engine, "a", max_tokens=20)
@@ -213,22 +147,6 @@ async def test_a_turn_that_fails_loses_no_token_though_a_step_was_launched_behin
     assert failed == [4]
     assert client.ids == whole_text(engine.requests["a"])[0]
     engine.assert_empty()
-
-
-def test_limits_that_are_lowered_hold_in_the_step_after_the_launched_one():
-    engine = Engine()
-    for number in range(3):
-        long_one(engine, f"r{number}", number)
-    assert ahead_of(engine, 2)
-    changed = engine.loop.change({"max_num_seqs": 2})
-    engine.turn()
-    changed.result(0)
-    # Two of three have a place in each step, so who had none comes next.
-    assert [ahead_of(engine) for _ in range(6)] == [False] * 6
-    assert min(len(client.ids) for client in engine.clients.values()) == 6
-    engine.finish()
-    for name, request in engine.requests.items():
-        assert engine.clients[name].ids == whole_text(request)[0]
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -269,17 +187,6 @@ def test_an_engine_that_ends_waits_for_the_step_that_it_has_launched():
 # ------------------------------------------------------------- peers
 
 
-def test_a_pull_starts_though_all_places_are_taken():
-    engine = Engine(seqs=1)
-    long_one(engine, "a", max_tokens=50)
-    assert ahead_of(engine, 2)
-    long_one(engine, "b", 1, pulled=True)
-    engine.turn()
-    engine.turn()
-    assert [job.request_id for job in engine.peer.jobs] == ["b"]
-    assert ahead_of(engine, 2)
-
-
 def test_a_pull_that_takes_too_long_is_cancelled_between_two_steps():
     engine = Engine()
     long_one(engine, "a", max_tokens=50)
@@ -291,20 +198,6 @@ def test_a_pull_that_takes_too_long_is_cancelled_between_two_steps():
     assert engine.peer.cancelled == ["b"]
     engine.finish()
     assert engine.clients["b"].ids == whole_text(engine.requests["b"])[0]
-
-
-def test_a_first_token_that_is_held_leaves_at_its_time():
-    engine = Engine()
-    long_one(engine, "a", max_tokens=50)
-    held = long_one(engine, "b", 1, pulled=True, held_s=3.0)
-    engine.turn()
-    engine.peer.ready(engine.peer.jobs[0])
-    assert ahead_of(engine, 3)
-    assert held.ids == []
-    engine.now += 3.0
-    engine.turn()
-    engine.turn()
-    assert held.ids == whole_text(engine.requests["b"])[0][:1]
 
 
 def test_a_peers_prompt_is_leased_and_not_decoded():
@@ -324,22 +217,6 @@ def test_a_peers_prompt_is_leased_and_not_decoded():
     engine.finish()
     assert client.ids == whole_text(engine.requests["a"])[0]
     engine.assert_empty()
-
-
-def test_a_lease_that_is_over_is_collected_beside_steps_that_follow_each_other():
-    engine = Engine()
-    engine.loop.leases._clock = lambda: engine.now
-    long_one(engine, "a", max_tokens=50)
-    prefill = RemotePrefill(
-        request_id="far", attempt=1, token_ids=tuple(prompt(1)), lease_s=1.0,
-        sampling=SamplingParams(max_tokens=9),
-    )  # fmt: skip
-    engine.loop.submit_remote_prefill(prefill, lambda answer: None)
-    assert ahead_of(engine, 3)
-    assert len(engine.scheduler.leased) == 1
-    engine.now += 1.0
-    assert ahead_of(engine)
-    assert engine.scheduler.leased == {}
 
 
 # ------------------------------------------------------------- random work
@@ -436,7 +313,3 @@ def test_failed_steps_and_launches_spoil_no_other_text(actions, options, failing
     work(engine, actions)
     assert_true_texts(engine, failed=True)
     engine.assert_empty()
-
-
-def test_blocks_are_four_tokens_so_that_random_work_crosses_their_edges():
-    assert BLOCK == 4

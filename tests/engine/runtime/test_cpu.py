@@ -57,16 +57,6 @@ def test_a_cpu_that_dies_of_amx_is_capped_below_it_and_the_log_says_so_once(fres
     assert "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" in line
 
 
-def test_it_steps_down_as_far_as_it_must(fresh):
-    dead = ("DEFAULT", "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE")
-    assert settled(fresh, ",".join(f"{isa}:float32" for isa in dead)).isa == "AVX2"
-
-
-def test_a_cpu_on_which_all_works_is_not_capped(fresh):
-    assert settled(fresh, "") == Cpu("DEFAULT", bfloat16_works=True, bfloat16_faster=True)
-    assert cap() is None
-
-
 def test_float32_is_left_where_bfloat16_dies_at_every_instruction_set(fresh):
     deadly = ",".join(f"{isa}:bfloat16" for isa in cpu.levels(None))
     assert settled(fresh, deadly) == Cpu("DEFAULT", bfloat16_works=False, bfloat16_faster=False)
@@ -77,12 +67,6 @@ def test_a_cpu_without_a_single_working_product_is_a_load_failure_that_says_so(f
         settled(fresh, ",".join(f"{isa}:float32" for isa in cpu.levels(None)))
     assert failure.value.reason == "BadArgument"
     assert "AVX2: SIGILL" in failure.value.message
-
-
-def test_the_users_own_cap_is_tried_first_and_holds_where_it_works(fresh):
-    fresh.setenv("ONEDNN_MAX_CPU_ISA", "avx512_core_amx")
-    assert settled(fresh, "DEFAULT:bfloat16").isa == "AVX512_CORE_AMX"
-    assert cap() == "AVX512_CORE_AMX"
 
 
 @pytest.mark.parametrize("given", ["AVX512_CORE", "AVX2", "AVX512_CORE_VNNI"])
@@ -127,13 +111,6 @@ def test_a_child_that_says_nothing_leaves_amx_out(fresh, caplog):
     assert "ended with 3" in caplog.text
 
 
-def test_a_child_that_hangs_is_ended_and_leaves_amx_out(fresh, caplog):
-    fresh.setattr(cpu, "PROGRAM", (sys.executable, "-c", "import time; time.sleep(1000)"))
-    fresh.setattr(cpu, "_TIMEOUT_S", 0.2)
-    assert settled(fresh, "") == Cpu("AVX512_CORE_FP16")
-    assert "gave no result" in caplog.text
-
-
 @pytest.mark.parametrize("end", [cpu.settle, cpu.abandon])
 def test_a_fork_of_the_child_that_hangs_ends_with_it(fresh, tmp_path, end):
     """It holds the child's output open: who reads on until its end would wait as long."""
@@ -147,15 +124,6 @@ def test_a_fork_of_the_child_that_hangs_ends_with_it(fresh, tmp_path, end):
     ended.result(timeout=30)
     fork = Path("/proc") / file.read_text().rstrip(".") / "cmdline"
     eventually(lambda: not fork.exists() or not fork.read_text())
-
-
-def test_on_an_accelerator_the_child_is_ended_unheard(fresh):
-    fresh.setattr(cpu, "PROGRAM", (sys.executable, "-c", "import time; time.sleep(1000)"))
-    cpu.begin(CONFIG)
-    child = cpu._Process.child
-    cpu.abandon()
-    eventually(lambda: child.poll() is not None)
-    assert cap() is None
 
 
 @pytest.mark.parametrize(

@@ -69,22 +69,6 @@ def test_openmp_threads_of_an_engine_with_cores_of_its_own_spin_longer(environme
     assert spins(environment, **place) == 20_000
 
 
-@pytest.mark.parametrize("name", ["GOMP_SPINCOUNT", "OMP_WAIT_POLICY"])
-def test_what_the_user_said_of_waiting_threads_is_kept(environment, name):
-    environment.setenv(name, "77")
-    machine.set_spinning()
-    said = {key: machine.os.environ.get(key) for key in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    assert said == {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None, name: "77"}
-
-
-@pytest.mark.parametrize("said", [None, "3"])
-def test_numpys_blas_gets_no_threads_unless_the_user_asks_for_them(environment, said):
-    if said is not None:
-        environment.setenv("OPENBLAS_NUM_THREADS", said)
-    machine.set_spinning()
-    assert machine.os.environ["OPENBLAS_NUM_THREADS"] == (said or "1")
-
-
 @pytest.mark.parametrize(("quota", "threads"), [("max", 4), (250_000, 2), (10_000, 1), ("x", 4)])
 def test_threads_are_the_cores_or_the_quota_if_it_is_less(environment, quota, threads):
     spins(environment, own=4, quota=quota)

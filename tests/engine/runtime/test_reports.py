@@ -1,15 +1,12 @@
 """What the engine loop writes to the log about its work: at regular times, and once of a limit."""
 
 import logging
-from dataclasses import replace
 
 import pytest
 
 from argosy_engine.core.step_time import Terms, longer_step
 from argosy_engine.runtime.reports import Reports
 from tests.engine.core.test_scheduler import ask, make, step
-from tests.engine.runtime.test_loop import VirtualEngine
-from tests.kv.nodes import until
 
 SLOW = Terms(0.1, 0.01, 0.002)
 """At 90 prompt tokens a step has nine tenths of the highest rate."""
@@ -64,24 +61,6 @@ def test_every_10_s_a_line_has_the_work_of_that_time_and_none_while_idle(caplog)
     assert len(engine.lines("Running")) == 2
 
 
-async def test_an_engine_that_works_writes_the_line_by_itself(caplog):
-    caplog.set_level(logging.INFO, "argosy_engine.runtime.reports")
-    engine = VirtualEngine()
-    client = engine.ask("r")
-
-    def jump():
-        engine.now += 10.0
-
-    engine.during_step[5] = jump
-    engine.loop.start()
-    try:
-        await until(lambda: client.end)
-    finally:
-        engine.loop.stop()
-    lines = [r.getMessage() for r in caplog.records if "Running: 1 reqs" in r.getMessage()]
-    assert len(lines) == 1
-
-
 def test_a_fixed_limit_below_the_saturation_is_one_warning_with_what_to_write(caplog):
     engine = Watched(caplog, tokens=32)
     engine.scheduler.step_time.terms = SLOW
@@ -97,24 +76,6 @@ def test_a_fixed_limit_below_the_saturation_is_one_warning_with_what_to_write(ca
         "tokens compute 76 of them a second on this machine, and steps of 90 compute 90, so that "
         "first tokens come later: write --max-num-batched-tokens auto, or 90"
     )
-
-
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {"max_num_batched_tokens": 90},
-        {"max_num_batched_tokens": 32, "auto_tokens": True},
-        {"max_num_batched_tokens": 32, "tpot_limit_s": 0.5},
-    ],
-)
-def test_no_warning_where_a_step_is_as_long_as_it_should_be(caplog, limits):
-    engine = Watched(caplog)
-    engine.scheduler.limits = replace(engine.scheduler.limits, **limits)
-    engine.scheduler.step_time.terms = SLOW
-    engine.scheduler.add(ask("long", 300, max_tokens=2))
-    for _ in range(3):
-        engine.turn()
-    assert engine.lines("saturation") == []
 
 
 @pytest.mark.parametrize(

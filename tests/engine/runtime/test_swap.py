@@ -6,7 +6,6 @@ import logging
 import pytest
 
 from argosy_engine.cli import parse
-from argosy_engine.errors import LoadError
 from argosy_engine.runtime.sim import load
 from argosy_engine.server.serve import _host_slots, _scheduler
 from tests.kv.nodes import BLOCK, node, until
@@ -119,18 +118,3 @@ def test_the_host_pool_has_as_many_blocks_as_its_memory_holds(options, slots):
     scheduler = _scheduler(config, runner)
     assert scheduler.preemption.host.total == slots
     assert scheduler.preemption.mode == config.preemption_mode
-
-
-@pytest.mark.parametrize("options", [["--preemption-mode", "swap"], ["--swap-space", "-1"]])
-def test_a_swap_without_memory_is_refused(options):
-    with pytest.raises(LoadError, match="write the GiB of host memory"):
-        parse([*ALWAYS, *options])
-
-
-def test_a_simulated_copy_takes_its_bytes_over_the_link():
-    runner, _ = load(parse(ALWAYS))
-    slept = []
-    runner._sleep = slept.append
-    runner.to_host(((1, 0), (2, 1)))
-    runner.from_host(((3, 0),))
-    assert slept == [2 * 32 * 819_200 / 25e9, 32 * 819_200 / 25e9]

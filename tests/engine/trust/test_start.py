@@ -47,12 +47,6 @@ def test_an_engine_with_a_peers_file_serves_gateways_and_obeys_the_operator(tmp_
         assert ask(engine).status_code == 200
 
 
-def test_an_engine_without_a_peers_file_is_open_as_it_was():
-    with sim_engines("colocated") as (engine,):
-        assert ask(engine).status_code == 200
-        assert (order(engine, "POST"), order(engine, "DELETE")) == (200, 200)
-
-
 def hand_over(prefill, decode):
     """A prompt that decode is to get from prefill; the answer, and who computed the prompt."""
     candidates = f"127.0.0.1:{prefill.kv}"
