@@ -124,7 +124,7 @@ def _sizes_for_load(
             running=gauges.running or 0.0,
         )
     if inputs.goals.serving.holds_first_token:
-        models = _holding(models, loads, limits)
+        models = _hold_first_tokens(models, loads, limits)
     supplies = {role.role: inputs.observations.of(role.role) for role in state.roles}
     counts = sizing.counts(models, loads, supplies, inputs.goals, limits.goal)
     sizes = {}
@@ -142,7 +142,7 @@ def _sizes_for_load(
     return sizes
 
 
-def _holding(
+def _hold_first_tokens(
     models: dict[RoleName, Model], loads: dict[RoleName, sizing.Load], limits: Limits
 ) -> dict[RoleName, Model]:
     """The models of a fleet that holds first tokens, for `HELD_UNTIL` of the TTFT limit at most.

@@ -116,8 +116,8 @@ def _cost(choice: tuple[tuple[Offer, Model], ...], rate: float, goals: Goals, go
     pools = tuple(Demanded(model, rate, offer.gpus * offer.cost) for offer, model in choice)
     gpus = tuple(offer.gpus for offer, _ in choice)
     counts = fewest(pools, goal)
-    if not _allowed(counts, gpus, goals):
-        fitting = _fitting(pools, gpus, goals, min(goal, reach - BELOW_REACHABLE))
+    if not _allows(counts, gpus, goals):
+        fitting = _fit(pools, gpus, goals, min(goal, reach - BELOW_REACHABLE))
         return min((_sum(pools, counts) for counts in fitting), default=inf)
     return _sum(pools, counts)
 
@@ -126,14 +126,14 @@ def _sum(pools: tuple[Demanded, ...], counts: tuple[int, ...]) -> float:
     return sum(pool.cost * n for pool, n in zip(pools, counts, strict=True))
 
 
-def _allowed(counts: tuple[int, ...], gpus: tuple[int, ...], goals: Goals) -> bool:
+def _allows(counts: tuple[int, ...], gpus: tuple[int, ...], goals: Goals) -> bool:
     """Whether the replicas are within `min`, `max` and the GPU budget."""
     within = all(role.min <= n <= role.max for n, role in zip(counts, goals.roles, strict=True))
     held = sum(each * n for each, n in zip(gpus, counts, strict=True))
     return within and (goals.gpus is None or held <= goals.gpus)
 
 
-def _fitting(
+def _fit(
     pools: tuple[Demanded, ...], gpus: tuple[int, ...], goals: Goals, wanted: float
 ) -> Iterator[tuple[int, ...]]:
     """For each number of the first role the fewest of the others with which what is wanted is met,
@@ -151,7 +151,7 @@ def _fitting(
         counts = (first, *others)
         if not met(counts):
             continue
-        if _allowed(counts, gpus, goals):
+        if _allows(counts, gpus, goals):
             yield counts
         if others == least[1:]:
             return

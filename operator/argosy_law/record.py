@@ -184,14 +184,14 @@ class UnusableError(ValueError):
 
 def text_of(kept: Kept) -> str:
     """At most `MOST_BYTES` long. What is too long loses first what Prometheus can give again."""
-    for state in _shorter(kept.state):
+    for state in _shorten(kept.state):
         text = json.dumps(to_json(replace(kept, state=state)), separators=(",", ":"))
         if len(text) <= MOST_BYTES:
             return text
     return json.dumps(to_json(replace(kept, state=ScalingState())), separators=(",", ":"))
 
 
-def _shorter(state: ScalingState) -> Iterator[ScalingState]:
+def _shorten(state: ScalingState) -> Iterator[ScalingState]:
     """The state; without past arrivals; with the constants of replicas alone."""
     yield state
     yield replace(state, demand=DemandState())
@@ -239,7 +239,7 @@ def resumed(kept: Kept, revision: str, windows: Windows, hold_s: float, now: flo
         return restarted(state)
     if now - last_at <= windows.fresh_s + windows.interval_s:
         return state
-    return _later(state, now - windows.interval_s - last_at)
+    return _shift_times(state, now - windows.interval_s - last_at)
 
 
 def _moments(state: ScalingState) -> Iterator[float]:
@@ -253,7 +253,7 @@ def _moments(state: ScalingState) -> Iterator[float]:
     yield from (moment for moment in times if moment is not None)
 
 
-def _later(state: ScalingState, by_s: float) -> ScalingState:
+def _shift_times(state: ScalingState, by_s: float) -> ScalingState:
     """The state with the times that holds count from moved on by so many seconds."""
 
     def moved(at: float | None) -> float | None:

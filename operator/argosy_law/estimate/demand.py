@@ -4,7 +4,7 @@ Bins of one scrape interval come from `signals.samples`; the `Demand` goes to `d
 taken over the newest bins, back to the last significant change, so a step is seen in a few bins and
 a steady night is averaged over all of them. A significant rise is followed until a new replica
 would serve (`find_rise`). The margin comes from arrived/forecast over past forecasts (conformal
-prediction): see `_measured`.
+prediction): see `_measure_margin`.
 """
 
 from dataclasses import dataclass, replace
@@ -295,13 +295,13 @@ def margin(state: DemandState, rate: float, spread: float, windows: Windows) -> 
     """
     excess = (spread - 1) / max(rate * windows.rate_s, 1.0)
     prior = 1 + MARGIN_PER_EXCESS * sqrt(max(excess, 0.0))
-    measured = _measured(state.residuals) if state.residuals else 1.0
+    measured = _measure_margin(state.residuals) if state.residuals else 1.0
     trust = min(len(state.residuals) / ENOUGH_RESIDUALS, 1.0)
     low, high = MARGIN_RANGE
     return min(max(trust * measured + (1 - trust) * prior, low), high)
 
 
-def _measured(residuals: tuple[tuple[float, float], ...]) -> float:
+def _measure_margin(residuals: tuple[tuple[float, float], ...]) -> float:
     """The margin by (arrived / forecast, weight).
 
     The upper quantile of forecasts was enough. Where the errors are uneven, less is: the lower

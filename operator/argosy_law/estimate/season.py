@@ -91,7 +91,7 @@ def counted(state: SeasonState, bins: tuple[Bin, ...], scrape_s: float) -> Seaso
     for new in bins:
         if new.end <= state.counted_to + scrape_s / 2:
             continue
-        state = _turned(state, new.end - scrape_s / 2)
+        state = _close_quarters(state, new.end - scrape_s / 2)
         state = replace(
             state,
             counted_to=new.end,
@@ -101,7 +101,7 @@ def counted(state: SeasonState, bins: tuple[Bin, ...], scrape_s: float) -> Seaso
     return state
 
 
-def _turned(state: SeasonState, at: float) -> SeasonState:
+def _close_quarters(state: SeasonState, at: float) -> SeasonState:
     """Close the quarters that are over at `at`; of a gap nothing is known."""
     begin = at // QUARTER_S * QUARTER_S
     if not state.rates and state.counted_s == 0.0:

@@ -319,16 +319,16 @@ def shift_replicas(
     keeps it, unless its role's need is known. Otherwise a held replica is removed if both roles
     together have needed fewer for the whole hold.
     """
-    state = _recorded(state, sum(side.needs for side in sides), now, span.hold_s)
+    state = _record_sum(state, sum(side.needs for side in sides), now, span.hold_s)
     for giver, taker in (sides, sides[::-1]):
         known = giver.gate is None or giver.gate.need_known
         if taker.grows and giver.held and known and _may_go(state, taker, span, now):
             state = replace(state, at=now, to=taker.target.role)
-            return state, _less(sides, giver)
-    return state, _released(state, sides, span, now)
+            return state, _take_one(sides, giver)
+    return state, _release(state, sides, span, now)
 
 
-def _recorded(state: ShiftState, both: int, now: float, hold_s: float) -> ShiftState:
+def _record_sum(state: ShiftState, both: int, now: float, hold_s: float) -> ShiftState:
     """Add what both roles need now and drop what has left the hold or is exceeded."""
     highs = (w for w in state.highs if w.replicas > both and w.at > now - hold_s)
     return replace(state, highs=(*highs, Want(now, both)))
@@ -342,7 +342,7 @@ def _may_go(state: ShiftState, taker: Side, span: Span, now: float) -> bool:
     return ago_s >= (APART_S if state.to == taker.target.role else span.dwell_s)
 
 
-def _released(
+def _release(
     state: ShiftState, sides: tuple[Side, Side], span: Span, now: float
 ) -> tuple[RoleTarget, ...]:
     """One held replica fewer, of the role that holds more, if both together have too many."""
@@ -353,10 +353,10 @@ def _released(
     free = [s for s in sides if s.held and s.gate is None and _may_go(state, s, span, now)]
     if not free or any(side.grows for side in sides):
         return targets
-    return _less(sides, max(free, key=lambda side: side.held))
+    return _take_one(sides, max(free, key=lambda side: side.held))
 
 
-def _less(sides: tuple[Side, Side], giver: Side) -> tuple[RoleTarget, ...]:
+def _take_one(sides: tuple[Side, Side], giver: Side) -> tuple[RoleTarget, ...]:
     """The targets with one replica fewer of one role."""
     role: RoleName = giver.target.role
     return tuple(

@@ -85,11 +85,11 @@ def in_force(goals: Goals, windows: Iterable[Window], now: float, ahead: Ahead) 
         for bounds in window.bounds:
             if bounds.role in roles:
                 goal = roles[bounds.role]
-                roles[bounds.role] = _bounded(goal, window, bounds, now, ahead[bounds.role])
-    return replace(goals, roles=tuple(_agreeing(goal) for goal in roles.values()))
+                roles[bounds.role] = _bound(goal, window, bounds, now, ahead[bounds.role])
+    return replace(goals, roles=tuple(_agree(goal) for goal in roles.values()))
 
 
-def _bounded(goal: RoleGoal, window: Window, of: Bounds, now: float, ahead_s: float) -> RoleGoal:
+def _bound(goal: RoleGoal, window: Window, of: Bounds, now: float, ahead_s: float) -> RoleGoal:
     # A minimum that is the role's own raises nothing, but keeps the fleet from going to zero.
     raises = of.min is not None and of.min > goal.min - (not goal.min_schedule)
     if of.min and raises and window.open_at(now, ahead_s):
@@ -100,7 +100,7 @@ def _bounded(goal: RoleGoal, window: Window, of: Bounds, now: float, ahead_s: fl
     return goal
 
 
-def _agreeing(goal: RoleGoal) -> RoleGoal:
+def _agree(goal: RoleGoal) -> RoleGoal:
     """A maximum of one window never takes what another one has raised."""
     if goal.max >= goal.min:
         return goal
@@ -151,7 +151,7 @@ def judge_zero(seen: Observations, goals: Goals) -> Zero | None:
     if not any(supply.desired for supply in seen.supply):
         if schedule is not None:
             return Zero(Rule.WAKING, f"schedule {schedule} asks for replicas")
-        return _at_zero(seen)
+        return _stay_or_wake(seen)
     front = seen.front
     if schedule is not None:
         return None
@@ -163,7 +163,7 @@ def judge_zero(seen: Observations, goals: Goals) -> Zero | None:
     return Zero(Rule.SCALED_TO_ZERO, why)
 
 
-def _at_zero(seen: Observations) -> Zero:
+def _stay_or_wake(seen: Observations) -> Zero:
     front = seen.front
     if front.in_flight:
         return Zero(Rule.WAKING, "requests wait in the gateways")

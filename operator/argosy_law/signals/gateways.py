@@ -70,7 +70,7 @@ def with_readings(taken: Round, readings: Iterable[Reading], skew_s: float) -> R
     """
     found = {reading.pod: replace(reading, at=reading.at - skew_s) for reading in readings}
     fresh = {pod: reading for pod, reading in found.items() if _fits(reading, taken)}
-    series = tuple(_extended(one, fresh.get(one.labels.get("pod", ""))) for one in taken.series)
+    series = tuple(_extend(one, fresh.get(one.labels.get("pod", ""))) for one in taken.series)
     at = max([taken.at, *(reading.at for reading in fresh.values())])
     return replace(taken, series=series, at=at)
 
@@ -105,7 +105,7 @@ def _value(reading: Reading, one: Series) -> float | None:
     return {"accepted": reading.accepted, "shed": reading.shed}.get(one.labels.get("outcome", ""))
 
 
-def _extended(one: Series, reading: Reading | None) -> Series:
+def _extend(one: Series, reading: Reading | None) -> Series:
     value = None if reading is None else _value(reading, one)
     if reading is None or value is None or not one.samples or one.samples[-1][0] >= reading.at:
         return one

@@ -51,39 +51,39 @@ def validated(metrics: FleetMetrics) -> FleetMetrics:
     """The round without what cannot be true: such a signal is Unknown, such a row is left out."""
     return replace(
         metrics,
-        arrivals=_validated(metrics.arrivals),
+        arrivals=_validate(metrics.arrivals),
         bins=tuple(b for b in metrics.bins if plausible(b.end) and plausible(b.count)),
-        prompt_tokens=_validated(metrics.prompt_tokens),
-        prompt_tokens_squared=_validated(metrics.prompt_tokens_squared),
-        output_tokens=_validated(metrics.output_tokens),
-        cached_share=_validated_share(metrics.cached_share),
-        prompts=_validated_buckets(metrics.prompts),
-        answers=_validated_buckets(metrics.answers),
-        kv_transfer_s=_validated(metrics.kv_transfer_s),
-        attainment=_validated(metrics.attainment),
-        ttft_attainment=_validated(metrics.ttft_attainment),
-        tpot_attainment=_validated(metrics.tpot_attainment),
+        prompt_tokens=_validate(metrics.prompt_tokens),
+        prompt_tokens_squared=_validate(metrics.prompt_tokens_squared),
+        output_tokens=_validate(metrics.output_tokens),
+        cached_share=_validate_share(metrics.cached_share),
+        prompts=_validate_buckets(metrics.prompts),
+        answers=_validate_buckets(metrics.answers),
+        kv_transfer_s=_validate(metrics.kv_transfer_s),
+        attainment=_validate(metrics.attainment),
+        ttft_attainment=_validate(metrics.ttft_attainment),
+        tpot_attainment=_validate(metrics.tpot_attainment),
         scored=metrics.scored if plausible(metrics.scored) else 0.0,
-        roles=tuple(_validated_role(role) for role in metrics.roles),
+        roles=tuple(_validate_role(role) for role in metrics.roles),
     )
 
 
-def _validated_role(role: RoleMetrics) -> RoleMetrics:
+def _validate_role(role: RoleMetrics) -> RoleMetrics:
     return replace(
         role,
         steps=tuple(row for row in role.steps if _plausible_row(row)),
-        running=_validated(role.running),
-        outstanding_prompt_tokens=_validated(role.outstanding_prompt_tokens),
-        kv_capacity_tokens=_validated(role.kv_capacity_tokens),
+        running=_validate(role.running),
+        outstanding_prompt_tokens=_validate(role.outstanding_prompt_tokens),
+        kv_capacity_tokens=_validate(role.kv_capacity_tokens),
     )
 
 
-def _validated_buckets(buckets: Buckets) -> Buckets:
+def _validate_buckets(buckets: Buckets) -> Buckets:
     whole = all(plausible(count) and 0 < edge <= BEYOND for edge, count in buckets)
     return buckets if whole else ()
 
 
-def _validated(signal: Signal) -> Signal:
+def _validate(signal: Signal) -> Signal:
     match signal:
         case Value(value=number) if not plausible(number):
             return Unknown("NotANumber: negative, infinite, NaN or too large for any fleet")
@@ -92,11 +92,11 @@ def _validated(signal: Signal) -> Signal:
     return signal
 
 
-def _validated_share(signal: Signal) -> Signal:
+def _validate_share(signal: Signal) -> Signal:
     """A share above 1 is none: it would take work away that is there."""
     if isinstance(signal, Value) and signal.value > 1:
         return Unknown("NotAShare: more than all")
-    return _validated(signal)
+    return _validate(signal)
 
 
 def _plausible_row(row: StepDelta) -> bool:

@@ -102,8 +102,8 @@ def simulate(options: Options, trace: Trace) -> tuple[Run, dict[str, float | str
         "requests": sum(arrival >= warmup_s for arrival in trace.arrival),
         "requests_killed": run.world.killed,
         "requests_refused": run.world.refused,
-        "replicas_static": _written(best),
-        "replicas_static_same_engine": _written(same),
+        "replicas_static": _write_replicas(best),
+        "replicas_static_same_engine": _write_replicas(same),
     }
 
 
@@ -126,7 +126,7 @@ def _cost(fleet: Replicas | None, setup: Setup, seconds: float) -> float | None:
     return sum(fleet.values()) * setup.replica.machine.gpus * seconds / 3600
 
 
-def _written(fleet: Replicas | None) -> str | None:
+def _write_replicas(fleet: Replicas | None) -> str | None:
     return None if fleet is None else ",".join(str(replicas) for replicas in fleet.values())
 
 
@@ -222,7 +222,7 @@ def _options(words: dict[str, str | None]) -> Options:
         queue_timeout_s=QUEUE_TIMEOUT_S,
         scrape_loss=_number(words, "--scrape-loss", least=0, most=0.99),
         outage=_outage(words["--outage"]),
-        ask_gateways=_asked(words["--ask-gateways"]),
+        ask_gateways=_read_asks(words["--ask-gateways"]),
         max_in_flight=_whole(words, "--max-queue", least=1) if words["--max-queue"] else math.inf,
         role_flip=words["--role-flip"] == "yes",
     )
@@ -341,7 +341,7 @@ def _refuse_for_mode(words: dict[str, str | None]) -> None:
             raise UsageError(f"{flag} is not for a colocated fleet: {why}; leave it out")
 
 
-def _asked(word: str | None) -> Asks:
+def _read_asks(word: str | None) -> Asks:
     return "no" if word == "no" else "yes" if word == "yes" else "outage"
 
 

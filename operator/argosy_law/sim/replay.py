@@ -79,7 +79,7 @@ def replay(
     while not world.finished:
         at = tick * goals.windows.interval_s
         if goals.zero_after_s is not None:
-            at = min(at, _heard_at(world))
+            at = min(at, _next_hearing(world))
         tick += at == tick * goals.windows.interval_s
         scraper.advance(at)
         if not scraper.answers and not hears:
@@ -102,7 +102,7 @@ def _front(world: World) -> Front:
     return Front(in_flight, 0.0 if in_flight else world.now - world.active_at)
 
 
-def _heard_at(world: World) -> float:
+def _next_hearing(world: World) -> float:
     """When the operator hears of the next request, if the fleet is at zero; inf if it is not."""
     arrivals = world.trace.arrival
     if world.arrived == len(arrivals) or any(world.wanted(role) for role in world.roles):

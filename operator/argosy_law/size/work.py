@@ -55,15 +55,15 @@ def of_buckets(buckets: Buckets, mean: float) -> Spread:
     a bucket is the greatest smaller one of `EDGES`.
     """
     low, high = 1 / BENT, BENT
-    narrow, wide = _parted(buckets)
+    narrow, wide = _part(buckets)
     left = mean - mean_of(narrow)
     for _ in range(HALVINGS):
         middle = sqrt(low * high)
-        if mean_of(_leaning(wide, middle)) > left:
+        if mean_of(_lean(wide, middle)) > left:
             low = middle
         else:
             high = middle
-    return (*narrow, *_leaning(wide, sqrt(low * high)))
+    return (*narrow, *_lean(wide, sqrt(low * high)))
 
 
 def mean_of(spread: Spread) -> float:
@@ -71,7 +71,7 @@ def mean_of(spread: Spread) -> float:
     return sum(tokens * share for tokens, share in spread)
 
 
-def _parted(buckets: Buckets) -> tuple[Spread, list[tuple[float, float, float]]]:
+def _part(buckets: Buckets) -> tuple[Spread, list[tuple[float, float, float]]]:
     """Lengths of the narrow buckets, and (lower edge, upper over lower, share) of the others."""
     total = sum(count for _, count in buckets)
     narrow: list[tuple[float, float]] = []
@@ -86,7 +86,7 @@ def _parted(buckets: Buckets) -> tuple[Spread, list[tuple[float, float, float]]]
     return tuple(narrow), wide
 
 
-def _leaning(wide: list[tuple[float, float, float]], lean: float) -> Spread:
+def _lean(wide: list[tuple[float, float, float]], lean: float) -> Spread:
     """Lengths of wide buckets that lean to their upper (below 1) or lower edges (above 1)."""
     places = [place**lean for place in PLACES]
     return tuple(

@@ -81,7 +81,7 @@ class ColocatedWorld(World):
         elif pod.jump > 1 and self._fits(pod, request, len(pod.ends)):
             self._expect(pod, self.now)
 
-    def _stepped(self, pod: DecodePod) -> None:
+    def _end_jump(self, pod: DecodePod) -> None:
         assert isinstance(pod, ColocatedPod)
         if pod.jump:
             pod.end_steps(pod.jump)

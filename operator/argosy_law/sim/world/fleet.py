@@ -105,7 +105,7 @@ class World(Supply):
         arrival = arrivals[arrived] if arrived < requests else inf
         route = self._ask if self._queue is not None else self._send_now
         most = self.setup.max_in_flight
-        stepped, prefilled = self._stepped, self._prefilled
+        stepped, prefilled = self._end_jump, self._end_prefill
         while True:
             if events and events[0][0] <= arrival:
                 if events[0][0] > until:
@@ -246,7 +246,7 @@ class World(Supply):
         self._order += 1
         heappush(self._events, (self.now + seconds, self._order, PROMPTS, pod, 0.0))
 
-    def _prefilled(self, pod: PrefillPod) -> None:
+    def _end_prefill(self, pod: PrefillPod) -> None:
         """A step has ended: prompts that are computed get their first token and move on."""
         # a prompt that goes on elsewhere may come back here, and must not begin a step yet
         batch = pod.batch
@@ -366,7 +366,7 @@ class World(Supply):
         self._order += 1
         heappush(self._events, (end, self._order, STEP, pod, pod.version))
 
-    def _stepped(self, pod: DecodePod) -> None:
+    def _end_jump(self, pod: DecodePod) -> None:
         """An edge of a step: answers end, sequences join, and the next jump is planned."""
         if pod.jump:
             ends, queue = pod.ends, self._queue

@@ -154,13 +154,13 @@ class Supply(ABC):
             start_s = cold.median_s
             if cold.sigma > 0:
                 start_s = self._random.lognormvariate(log(cold.median_s), cold.sigma)
-        pod = self._added(role, self.now + start_s)
+        pod = self._add(role, self.now + start_s)
         if warm:
             self._serve(pod)
         else:
             self._at(pod.ready_at, READY, pod)
 
-    def _added(self, role: PoolName, ready_at: float) -> Pod:
+    def _add(self, role: PoolName, ready_at: float) -> Pod:
         pod = self._made(role, f"{role}-{len(self.pods[role])}", ready_at)
         self.pods[role].append(pod)
         return pod
@@ -196,7 +196,7 @@ class Supply(ABC):
         pod.gone_at = max(self.now, pod.link_free_at)
         if pod.becomes is not None:
             role, pod.becomes = pod.becomes, None
-            other = self._added(role, pod.gone_at + FLIP_S)
+            other = self._add(role, pod.gone_at + FLIP_S)
             other.created_at, other.flipped = pod.gone_at, True
             self._at(other.ready_at, READY, other)
 
