@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +22,7 @@ from argosy_law.record import from_json, to_json
 from argosy_law.signals.gateways import Heard, Load, Reading, fill_metrics, remember_readings
 from argosy_law.state import ScalingState
 from tests.scaling.ramp import ENGINE, GOALS
-from tests.scaling.test_decide import START, follow, metrics, supply
+from tests.scaling.test_decide import START, metrics, supply
 
 WINDOWS = GOALS.windows
 WHY = "PrometheusTimeout: http://prometheus took over 5 s"
@@ -97,77 +96,12 @@ def test_what_gateways_know_of_lengths_queues_and_sequences_is_taken() -> None:
     assert isinstance(seen.attainment, Unknown)
 
 
-def test_all_gateways_together_are_the_fleet() -> None:
-    both = (
-        said(1000.0, 10), said(1000.0, 5, pod="g-2"),
-        said(1002.0, 12, decoding=3, waiting=100),
-        said(1002.0, 11, pod="g-2", decoding=4, waiting=50),
-    )  # fmt: skip
-    seen = alone_at(1002.0, history(*both), READY | {"g-2"})
-    assert seen.arrivals == Value(4.0, 1002.0)
-    assert seen.role("decode").running == Value(7, 1002.0)
-    assert seen.role("prefill").outstanding_prompt_tokens == Value(150, 1002.0)
-
-
-def test_an_older_gateway_says_what_arrives_and_waits_there() -> None:
-    old = tuple(replace(said(1000.0 + 2 * i, 4 * i, waiting=900), load=None) for i in range(3))
-    seen = alone_at(1004.0, history(*old))
-    assert seen.arrivals == Value(2.0, 1004.0)
-    assert seen.role("prefill").outstanding_prompt_tokens == Value(900, 1004.0)
-    assert isinstance(seen.role("decode").running, Unknown)
-    assert isinstance(seen.prompt_tokens, Unknown)
-
-
-def test_a_gateway_that_fell_silent_has_no_queue_and_its_past_arrivals_count() -> None:
-    gone = (said(1000.0, 10, pod="g-2", waiting=700), said(1001.0, 14, pod="g-2", waiting=700))
-    here = tuple(said(1000.0 + i, 10 + 2 * i) for i in range(6))
-    seen = alone_at(1005.0, history(*gone, *here))
-    assert seen.role("prefill").outstanding_prompt_tokens == Value(0, 1005.0)
-    assert seen.arrivals == Value((10 + 4) / 5, 1005.0)
-
-
-def test_a_reading_of_just_three_scrapes_ago_still_says_what_waits() -> None:
-    other = (said(1000.0, 10, pod="g-2", waiting=700), said(1002.0, 14, pod="g-2", waiting=700))
-    here = tuple(said(1000.0 + i, 10 + 2 * i) for i in range(6))
-    seen = alone_at(1005.0, history(*other, *here))
-    assert seen.role("prefill").outstanding_prompt_tokens == Value(700, 1005.0)
-
-
 def test_metrics_of_prometheus_stay_what_they_are() -> None:
     told = history(said(1000.0, 10), said(1002.0, 999))
     measured = replace(metrics(1002.0, 3.0), clock_skew_s=7.0)
     seen, after = fill_metrics(measured, told, READY, 1009.0, WINDOWS)
     assert seen is measured
     assert after == replace(told, skew_s=7.0)
-
-
-def test_times_are_those_of_prometheus_as_its_clock_was_last() -> None:
-    told = history(said(1000.0, 10), said(1004.0, 30), skew_s=100.0)
-    seen = alone_at(1004.0, told)
-    assert (seen.at, seen.arrivals, seen.clock_skew_s) == (904.0, Value(5.0, 904.0), 100.0)
-    assert seen.bins[-1].end == 904.0
-
-
-def test_stale_arrivals_of_prometheus_count_as_none() -> None:
-    stale = replace(metrics(1004.0, 3.0), arrivals=Value(3.0, 1000.0))
-    seen, _ = fill_metrics(
-        stale, history(said(1000.0, 10), said(1004.0, 30)), READY, 1004.0, WINDOWS
-    )
-    assert seen.gateways_alone == WINDOWS.stale_reason
-    assert seen.arrivals == Value(5.0, 1004.0)
-
-
-def test_no_gateway_that_is_ready_says_nothing_of_the_demand() -> None:
-    told = history(said(1000.0, 10), said(1004.0, 30))
-    assert alone_at(1004.0, told, frozenset()) == unknown_metrics(1004.0, WHY)
-
-
-def test_what_is_older_than_the_windows_is_forgotten_and_so_is_the_future() -> None:
-    keep_s = WINDOWS.lengths_s + 2 * WINDOWS.scrape_s
-    told = history(said(999.9, 1), said(1000.0, 2), said(1000.0 + keep_s + 1, 3))
-    now = 1000.0 + keep_s
-    new = said(now, 4)
-    assert remember_readings(told, [new], now, WINDOWS).readings == (told.readings[1], new)
 
 
 def test_replicas_are_added_for_a_burst_without_any_answer_of_prometheus() -> None:
@@ -181,33 +115,11 @@ def test_replicas_are_added_for_a_burst_without_any_answer_of_prometheus() -> No
     assert from_json(Decision, to_json(decisions[-1])) == decisions[-1]
 
 
-def test_replicas_are_added_for_a_queue_and_for_sequences_in_flight() -> None:
-    calm = decided(rounds(1.0))[-1]
-    queue = decided(rounds(1.0, outstanding=400_000.0))[-1]
-    flight = decided(rounds(1.0, decoding=3000.0))[-1]
-    assert queue.replicas("prefill") > calm.replicas("prefill")
-    assert flight.replicas("decode") > calm.replicas("decode")
-
-
 def test_nothing_is_removed_however_long_gateways_alone_say_that_nobody_comes() -> None:
     last = decided(rounds(0.0, n=60), replicas=3)[-1]
     assert [t.replicas for t in last.targets] == [3, 3]
     assert {t.rule for t in last.targets} == {Rule.GATEWAYS_ALONE}
     assert last.gateways_alone == WHY
-
-
-@pytest.mark.parametrize("limit", ["gpu_budget", "gpu_cap"])
-def test_a_budget_takes_nothing_while_gateways_alone_speak(limit: str) -> None:
-    tight = replace(WIDE, **{limit: 8})
-    last = decided(rounds(1.0, n=12), tight, replicas=3)[-1]
-    assert [t.replicas for t in last.targets] == [3, 3]
-    again = follow(lambda now: metrics(now, 1.0), supply(3, 3), goals=tight)
-    assert 4 * sum(t.replicas for t in again.targets) <= 8
-
-
-def test_growth_stays_within_a_budget_that_has_room() -> None:
-    last = decided(rounds(20.0), replace(WIDE, gpu_budget=24))[-1]
-    assert 4 * sum(t.replicas for t in last.targets) == 24
 
 
 def test_the_hold_begins_when_prometheus_answers_again() -> None:

@@ -49,11 +49,6 @@ def half_silent(now: float) -> Round:
     return replace(found, roles=roles), supply
 
 
-def supplied(now: float, **changes: object) -> Round:
-    found, supply = usual(now)
-    return found, tuple(replace(s, **changes) for s in supply)  # type: ignore[arg-type]
-
-
 def a_while() -> list[Round]:
     return [usual(now) for now in times(ROUNDS)]
 
@@ -150,18 +145,6 @@ def test_a_capacity_that_was_never_measured_keeps_what_is_there() -> None:
         assert target(decision, role).rule.value == "CapacityGuessed"
 
 
-def test_a_rollout_of_one_role_keeps_that_role_and_is_no_time_to_measure_the_other() -> None:
-    world = [*a_while()]
-    for now in times(40, ROUNDS):
-        found, (prefill, decode) = usual(now)
-        world.append((found, (replace(prefill, rolling=True), decode)))
-    decision = decided(world)
-    assert kept(decision, "prefill")
-    assert kept(decision, "decode")
-    rules = {t.role: t.rule.value for t in decision.targets}
-    assert rules == {"prefill": "RolloutInProgress", "decode": "CapacityGuessed"}
-
-
 def test_a_scale_up_that_is_still_starting_keeps_what_is_there_for_one_hold() -> None:
     """Ten replicas are wanted, one is there. When load falls, nine are still starting."""
     state, decision = ScalingState(), None
@@ -222,19 +205,3 @@ def test_long_prompts_ask_for_prefill_and_long_answers_for_decode() -> None:
     assert prompts["prefill"] > usual_size["prefill"]
     assert answers["decode"] > usual_size["decode"]
     assert answers["prefill"] == usual_size["prefill"]
-
-
-def test_a_missed_ttft_asks_for_prefill_and_a_missed_tpot_for_decode() -> None:
-    """Measured attainment corrects the headroom of the role that its limit depends on."""
-
-    def headroom(**attained: float) -> dict[str, float]:
-        state = ScalingState()
-        for now in times(ROUNDS):
-            found, supply = usual(now, **attained)
-            state, _ = decide(state, Observations(found, supply), goals(), now)
-        return {role.role: role.headroom for role in state.roles}
-
-    missed_ttft = headroom(attainment=0.5, ttft_attainment=0.5, tpot_attainment=1.0)
-    missed_tpot = headroom(attainment=0.5, ttft_attainment=1.0, tpot_attainment=0.5)
-    assert missed_ttft["prefill"] > missed_ttft["decode"]
-    assert missed_tpot["decode"] > missed_tpot["prefill"]

@@ -2,16 +2,12 @@
 
 from dataclasses import replace
 
-import pytest
-
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
 from argosy_law.signals import lengths, validity
 from argosy_law.signals.samples import (
     ENGINE_CACHED,
     ENGINE_PROMPTS,
-    OUTSTANDING,
-    WAITING,
     Round,
     Series,
     assemble,
@@ -37,36 +33,10 @@ def taken(*series: Series) -> FleetMetrics:
     return assemble(Round(NOW, series, 1, 1), WINDOWS)
 
 
-def test_the_share_is_that_of_all_pods_that_compute_prompts() -> None:
-    """Decode pods count the prompts that they pull, too."""
-    prefill, decode = counters("prefill", 4000.0, 1000.0), counters("decode", 4000.0, 0.0)
-    assert taken(*prefill, *decode).cached_share == Value(0.25, NOW)
-    both = (*counters("prefill", 4000.0, 1000.0), *counters("colocated", 1000.0, 1000.0))
-    assert taken(*both).cached_share == Value(0.4, NOW)
-
-
 def test_a_share_of_no_prompts_is_idle_and_one_without_counters_unknown() -> None:
     assert taken(*counters("prefill", 0.0, 0.0)).cached_share == Idle(NOW)
     assert isinstance(taken().cached_share, Unknown)
     assert isinstance(taken(*counters("decode", 100.0, 50.0)).cached_share, Unknown)
-
-
-@pytest.mark.parametrize("name", [ENGINE_PROMPTS, ENGINE_CACHED])
-def test_a_counter_that_is_no_number_makes_the_share_unknown(name: str) -> None:
-    broken = Series(name, {"role": "prefill", "pod": "prefill-1"}, ((NOW, float("nan")),))
-    assert isinstance(taken(*counters("prefill", 4000.0, 1000.0), broken).cached_share, Unknown)
-
-
-def test_what_waits_in_gateways_counts_as_much_as_engines_will_compute_of_it() -> None:
-    labels = {"role": "prefill", "pod": "prefill-0"}
-    queued = Series(OUTSTANDING, labels, ((NOW, 100.0),))
-    waits = Series(WAITING, {"role": "gateway", "pod": "gateway-0"}, ((NOW, 400.0),))
-
-    def outstanding(*more: Series) -> Signal:
-        return taken(queued, waits, *more).role("prefill").outstanding_prompt_tokens
-
-    assert outstanding() == Value(500.0, NOW)
-    assert outstanding(*counters("prefill", 4000.0, 1000.0)) == Value(400.0, NOW)
 
 
 def test_a_share_above_1_is_none() -> None:
@@ -86,13 +56,6 @@ def test_a_share_that_is_not_known_now_stays_and_one_that_never_was_is_0() -> No
     known = lengths.update_lengths(Lengths(), replace(seen, cached_share=Value(0.3, NOW)), WINDOWS)
     later = lengths.update_lengths(known, seen, WINDOWS)
     assert lengths.work(later, seen).cached == 0.3
-
-
-def test_a_guessed_length_is_not_divided_by_a_measured_share() -> None:
-    """Before the first answer has ended, the length is that which engines compute already."""
-    seen = metrics(NOW, 5.0, {"prefill": 1, "decode": 1})
-    assert lengths.work(Lengths(cached=0.5), seen).computed == 1000.0
-    assert lengths.work(Lengths(cached=0.5, prompt=1000.0), seen).computed == 500.0
 
 
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
@@ -117,16 +80,3 @@ def test_a_pool_that_computes_half_of_its_prompts_is_sized_for_prompts_of_half_t
     short = replicas(30.0, have, 0.0, prompt_tokens=500.0)
     assert half[0] == short[0] < whole[0]
     assert half[1] == whole[1]
-
-
-def test_a_colocated_pool_spares_the_computation_too() -> None:
-    have: Have = {"colocated": 12}
-    rounds = [
-        (replace(metrics(now, 30.0, have), cached_share=Value(share, now)), have)
-        for share in (0.0, 0.5)
-        for now in times(60)
-    ]
-    law = goals(roles=("colocated",))
-    _, whole = play(law, rounds[:60])
-    _, half = play(law, rounds[60:])
-    assert target(half, "colocated").demanded < target(whole, "colocated").demanded

@@ -40,23 +40,6 @@ def test_without_a_profile_a_replica_is_guessed_from_the_slo() -> None:
     assert decode.covariance[3] == (0.0, 0.0, 0.0, (3 * 0.064 / 131_072) ** 2)
 
 
-def test_a_profile_is_believed_to_three_tenths() -> None:
-    prefill = capacity.begin("prefill", LLAMA, GOALS)
-    wanted = (
-        LLAMA.prefill_base_s,
-        LLAMA.per_prompt_token_s,
-        LLAMA.per_sequence_s,
-        LLAMA.per_context_token_s,
-    )
-    assert prefill.theta == wanted
-    assert [prefill.covariance[i][i] for i in range(4)] == [
-        pytest.approx((0.3 * t) ** 2) for t in wanted
-    ]
-    assert begun().theta[0] == BASE
-    nothing = capacity.begin("decode", replace(PRIOR, decode_base_s=0.0), GOALS)
-    assert nothing.covariance[0][0] == pytest.approx((0.3e-12) ** 2)
-
-
 def test_a_row_moves_a_constant_by_its_share_of_both_variances() -> None:
     """A step of 33 ms where 30 ± 9 ms were expected, measured to 5 %."""
     variance, noise = (0.3 * BASE) ** 2, (NOISE * 0.033) ** 2
@@ -111,18 +94,6 @@ def test_three_outliers_are_left_out_and_the_fourth_is_a_changed_machine() -> No
     assert between.refused == 0, "an older row is not taken again"
 
 
-def test_rows_are_taken_in_their_order_and_each_once() -> None:
-    early, late = empty(1000.0, 0.031), empty(1015.0, 0.033)
-    assert taught(begun(), late, early) == taught(taught(begun(), early), late)
-    once = taught(begun(), early)
-    assert taught(once, early, empty(999.0, 0.05)) == once
-
-
-@pytest.mark.parametrize("row", [StepDelta(1.0, 0.0, 10.0), StepDelta(1.0, 1.0, 0.0)])
-def test_a_row_without_time_or_steps_teaches_nothing(row: StepDelta) -> None:
-    assert taught(begun(), row) == begun()
-
-
 @pytest.mark.parametrize(
     ("rows", "steps", "learnt"), [(10, 30.0, True), (9, 30.0, False), (10, 29.9, False)]
 )
@@ -135,18 +106,6 @@ def test_a_renewed_estimate_is_no_longer_one_once_enough_is_measured() -> None:
     nine = taught(renewed, *(empty(1000.0 + n, BASE) for n in range(9)))
     assert nine.renewed
     assert not taught(nine, empty(1009.0, BASE)).renewed
-
-
-def test_a_row_that_leaves_nothing_usable_begins_again_with_a_guess_at_the_prior() -> None:
-    """Its numbers are so large that the update overflows."""
-    row = StepDelta(7.0, 1e14, 1.0, prefill_tokens=1e15, context_tokens=1e15)
-    broken = replace(begun(), covariance=((1e290, 0, 0, 0), *begun().covariance[1:]), refused=3)
-    after = taught(broken, row)
-    if not after.renewed:
-        pytest.skip("this machine's doubles kept it usable")
-    assert after.theta == after.prior == begun().prior
-    assert after.covariance[0][0] == (3 * BASE) ** 2
-    assert (after.rows, after.steps, after.at) == (0, 0.0, 7.0)
 
 
 def test_no_constant_is_less_certain_than_a_guess() -> None:
@@ -202,17 +161,6 @@ def test_an_estimate_that_was_read_back_corrupt_is_not_sound() -> None:
     assert capacity.sound(replace(good, prior=(0.0, LARGEST, 0.0, 0.0)))
     indefinite = [[1.0, 2.0, 0, 0], [2.0, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 1.0]]
     assert not capacity.sound(replace(good, covariance=tuple(map(tuple, indefinite))))  # type: ignore[arg-type]
-
-
-def test_a_replica_has_the_learnt_constants_and_the_limits_of_its_engine() -> None:
-    estimate = replace(begun(), theta=(1.0, 2.0, 3.0, 4.0))
-    plain = capacity.replica(estimate, 5.0)
-    assert (plain.base_s, plain.per_prompt_token_s) == (1.0, 2.0)
-    assert (plain.per_sequence_s, plain.per_context_token_s) == (3.0, 4.0)
-    assert (plain.kv_tokens, plain.step_tokens, plain.most_sequences) == (5.0, inf, inf)
-    bounded = capacity.replica(estimate, 0.0, Serving(step_tokens=2048, sequences=64))
-    assert (bounded.step_tokens, bounded.most_sequences) == (2048, 64)
-    assert capacity.replica(estimate, 0.0, Serving()).step_tokens == inf
 
 
 @pytest.mark.parametrize(

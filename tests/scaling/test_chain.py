@@ -13,7 +13,7 @@ from argosy_law.observe import Bin, Observations, RoleSupply
 from argosy_law.pace.gates import GATES
 from argosy_law.size.pools import PrefillModel
 from argosy_law.size.sizing import Pool, Size
-from argosy_law.state import HoldState, Lengths, RoleState, ScalingState
+from argosy_law.state import RoleState, ScalingState
 from tests.scaling import known
 from tests.scaling.known import POOLS, START, USUAL
 
@@ -51,27 +51,12 @@ def test_a_budget_leaves_a_role_its_need_or_all_that_it_has_while_that_is_unknow
     assert Sized(target(demanded=demanded), role(), gate).fewest == fewest
 
 
-def test_the_time_of_a_raise_is_remembered() -> None:
-    held = replace(role(), holds=HoldState(raised_at=1.0))
-    assert law._with_raise(held, target(6), START) is held
-    assert law._with_raise(held, target(5), START) is held
-    assert law._with_raise(held, target(7), START).holds.raised_at == START
-
-
 def test_what_a_budget_takes_off_is_said_and_counted() -> None:
     goals = replace(known.goals(), gpu_budget=8)
     assert law._bounded(target(6), 6, goals) == target(6)
     cut = law._bounded(target(6), 2, goals)
     assert (cut.replicas, cut.over_budget, cut.wanted) == (2, 4, 6)
     assert (cut.rule, cut.message) == (Rule.GPU_BUDGET, "spec.autoscaling.gpuBudget.max is 8")
-
-
-def test_the_limits_are_those_of_the_slo_without_what_engines_do_not_spend() -> None:
-    seen = inputs(control_round_trip_s=0.125, serving=Serving("deadline"))
-    limits = law._limits(ScalingState(lengths=Lengths(transfer_s=0.25)), seen)
-    assert (limits.ttft_s, limits.tpot_s, limits.goal) == (0.875, 0.04, 0.9)
-    assert (limits.pause_s, limits.order) == (0.25, "deadline")
-    assert law._limits(ScalingState(), inputs()).pause_s == 0.0
 
 
 def test_a_budget_is_shared_between_pools_as_they_were_sized() -> None:
@@ -106,17 +91,6 @@ def test_a_budget_that_is_too_small_takes_from_roles_whose_need_is_known() -> No
     tight = inputs(gpu_budget=6 * 4 + 3)
     fitted = law._within_budget(sized, law._pools(sized, sizes, tight), tight)  # type: ignore[arg-type]
     assert fitted[0].replicas < 6, "below what both need the minimum is all that is kept"
-
-
-def test_a_bid_is_made_only_where_a_budget_is_shared() -> None:
-    def worth(**goals: object) -> tuple[tuple[int, float], ...]:
-        seen = inputs(**goals)
-        return decide(ScalingState(), seen.observations, seen.goals, START)[1].worth
-
-    assert worth() == ()
-    shared = worth(gpu_cap=100)
-    assert shared[0][0] == 4 + 1, "the minimum of each role"
-    assert [good for _, good in shared] == sorted(good for _, good in shared)
 
 
 def test_a_decision_keeps_what_it_has_learnt_for_the_next_one() -> None:

@@ -1,18 +1,15 @@
 """The law in a closed loop with a simulated fleet, at a demo's speed, several seeds."""
 
-from dataclasses import fields, replace
-
 import pytest
 
 from argosy_law.decide import decide
-from argosy_law.decision import Decision, Rule
-from argosy_law.estimate.capacity import MACHINES
+from argosy_law.decision import Decision
 from argosy_law.goals import Goals
 from argosy_law.observe import Observations
 from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
-from tests.scaling.closed import Phase, Run, Setup, run
-from tests.scaling.ramp import ENGINE, GOALS, HIGH, LOW, RAMP, play
+from tests.scaling.closed import Phase, Run
+from tests.scaling.ramp import GOALS, play
 
 SETTLING_S = 20
 
@@ -65,55 +62,3 @@ def test_every_record_replays_to_the_same_decision(ramp: Run) -> None:
         _, again = decide(state, seen, goals, tick.at)
         assert again == tick.decision
         assert from_json(Decision, to_json(again)) == again
-
-
-def test_all_durations_times_four_give_the_same_decisions_four_times_later() -> None:
-    """No window of the law is an absolute number of seconds."""
-    k = 4.0
-    phases = (LOW, HIGH)
-    times = {f.name: k * getattr(ENGINE, f.name) for f in fields(ENGINE) if f.name != "kv_tokens"}
-    slow_engine = replace(ENGINE, **times)
-    assert GOALS.slo is not None
-    w = GOALS.windows
-    slow_goals = replace(
-        GOALS,
-        slo=replace(GOALS.slo, ttft_s=k * GOALS.slo.ttft_s, tpot_s=k * GOALS.slo.tpot_s),
-        windows=replace(
-            w,
-            scrape_s=k * w.scrape_s,
-            rate_s=k * w.rate_s,
-            interval_s=k * w.interval_s,
-            down_hold_s=k * w.down_hold_s,
-            cold_start_s=k * w.cold_start_s,
-        ),
-    )
-    slow_phases = tuple(replace(p, seconds=k * p.seconds, rate=p.rate / k) for p in phases)
-    quick = run(Setup(ENGINE, GOALS, cold_s=5), phases, seed=1)
-    link = MACHINES["llama-70b-h100-tp4"]
-    link = replace(link, transfer_bytes_per_s=link.transfer_bytes_per_s / k)
-    slow_setup = Setup(slow_engine, slow_goals, cold_s=k * 5, machine=link)
-    slow = run(slow_setup, slow_phases, seed=1, start=k * 4096)
-    for a, b in zip(quick.ticks, slow.ticks, strict=True):
-        assert b.at == k * a.at
-        assert [(t.replicas, t.rule) for t in a.decision.targets] == [
-            (t.replicas, t.rule) for t in b.decision.targets
-        ]
-
-
-def test_a_ramp_has_enough_scored_requests_in_each_phase(ramp: Run) -> None:
-    for start, end in zip(ramp.bounds, ramp.bounds[1:], strict=False):
-        assert sum(start <= r.arrived < end for r, _ in ramp.requests) >= 25
-    assert len(RAMP) == 4
-
-
-def test_a_replica_that_is_kept_for_the_band_says_so() -> None:
-    """`Demand` with more replicas than the load needs: going down is decided for 15 % more."""
-    kept = [
-        target
-        for seed in range(3)
-        for tick in play(seed).ticks
-        for target in tick.decision.targets
-        if target.rule is Rule.DEMAND and target.replicas == target.current > target.demanded
-    ]
-    assert kept
-    assert all("for 15% more before one is removed" in target.message for target in kept)

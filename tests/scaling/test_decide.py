@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_law.decide import decide
-from argosy_law.decision import MEANING, Lack, Rule
+from argosy_law.decision import Rule
 from argosy_law.goals import SLO, Goals, Serving
 from argosy_law.observe import (
     NOT_ASKED,
@@ -19,7 +18,6 @@ from argosy_law.observe import (
     RoleSupply,
     Signal,
     StepDelta,
-    Unknown,
     Value,
 )
 from argosy_law.signals.samples import TRANSFERS, Round, Series, assemble
@@ -77,14 +75,6 @@ def follow(metrics_at, supplies, ticks: int = 40, goals=GOALS):  # type: ignore[
     return decision
 
 
-def test_unknown_metrics_never_remove_a_replica() -> None:
-    lacking = FleetMetrics(at=0, arrivals=Unknown("PrometheusAway"))
-    decision = follow(lambda now: lacking, supply(3, 2))
-    assert [t.replicas for t in decision.targets] == [3, 2]
-    assert decision.rule is Rule.METRICS_UNAVAILABLE
-    assert "PrometheusAway" in decision.message
-
-
 def test_stale_samples_are_unknown() -> None:
     decision = follow(lambda now: replace(metrics(now, 0), arrivals=Idle(now - 4)), supply(3, 3))
     assert [t.replicas for t in decision.targets] == [3, 3]
@@ -116,58 +106,6 @@ def test_the_gpu_budget_binds_and_is_named() -> None:
     decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=goals)
     assert 4 * sum(t.replicas for t in decision.targets) <= 12
     assert Rule.GPU_BUDGET in {t.rule for t in decision.targets}
-
-
-def test_the_smaller_of_two_gpu_limits_binds_and_the_message_says_whose_it_is() -> None:
-    """The rule is the same; a user can raise one limit and only an administrator the other."""
-    shared = replace(GOALS, gpu_budget=24, gpu_cap=12)
-    decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=shared)
-    assert 4 * sum(t.replicas for t in decision.targets) <= 12
-    bound = [t for t in decision.targets if t.rule is Rule.GPU_BUDGET]
-    assert "the operator's GPU budget for all fleets leaves 12 GPUs to this one" in bound[0].message
-    free = follow(lambda now: metrics(now, 12), supply(1, 1), goals=replace(GOALS, gpu_budget=None))
-    assert [t.wanted for t in decision.targets] == [t.replicas for t in free.targets]
-    assert decision.lack == Lack(4 * sum(t.over_budget for t in decision.targets), "operator")
-    assert decision.numbers["gpus_missing"] == decision.lack.gpus > 0
-    assert free.lack is None
-    named = replace(shared, gpu_cap_of="namespace")
-    decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=named)
-    assert "the GPU budget of the namespace leaves 12 GPUs to this fleet" in decision.message
-    assert decision.lack is not None
-    assert decision.lack.whose == "namespace"
-    assert replace(named, gpu_budget=12).gpus_of == "object"
-    own = replace(GOALS, gpu_budget=12, gpu_cap=24)
-    decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=own)
-    assert "spec.autoscaling.gpuBudget.max is 12" in decision.message
-    assert decision.lack is not None
-    assert decision.lack.whose == "object"
-    budgets = (
-        "spec.autoscaling.gpuBudget.max",
-        "GPU budget of the namespace",
-        "the operator's GPU",
-    )
-    for whose in budgets:
-        assert whose in MEANING[Rule.GPU_BUDGET], "`explain` prints it for all"
-
-
-def test_a_fleet_that_shares_a_budget_says_what_gpus_are_worth_to_it() -> None:
-    """Each number of GPUs with its best split, from the minimums to what is wanted."""
-    shared = replace(PRIMED, gpu_budget=None, gpu_cap=12, slo=SLO(0.6, 0.031, 0.8))
-    seen = Observations(metrics(START, 5.0), supply(1, 3))
-    _, alone = decide(ScalingState(), seen, replace(shared, gpu_cap=None), START)
-    assert alone.worth == ()
-    _, decision = decide(ScalingState(), seen, shared, START)
-    wanted = [t.wanted for t in decision.targets]
-    assert wanted == [t.replicas for t in alone.targets]
-    gpus, values = zip(*decision.worth, strict=True)
-    assert gpus[0] == 8
-    assert gpus[-1] == 4 * sum(wanted)
-    assert list(gpus) == sorted(set(gpus))
-    assert list(values) == sorted(set(values))
-    met = {(c.role, c.replicas): c.attainment for c in alone.candidates}
-    both = [met[t.role, t.replicas] for t in alone.targets]
-    planned = alone.numbers["forecast_per_s"] * alone.numbers["margin"]
-    assert values[-1] == pytest.approx(planned * both[0] * both[1], rel=1e-3)
 
 
 def priced(prefill: float | None, decode: float | None) -> Goals:
@@ -207,53 +145,6 @@ def test_dearer_gpus_of_one_role_move_load_to_the_other() -> None:
     assert demanded(PRIMED) == [12, 30]
     assert demanded(priced(20, 1)) == [11, 31]
     assert demanded(priced(1, 20)) == [14, 29]
-
-
-def test_a_decision_says_what_its_replicas_cost() -> None:
-    seen = Observations(metrics(START, 5.0, attainment=Value(0.8, START)), supply(3, 2))
-    decision = decide(ScalingState(), seen, priced(2.0, 0.5), START)[1]
-    hourly = sum(
-        t.replicas * 4 * cost for t, cost in zip(decision.targets, (2.0, 0.5), strict=True)
-    )
-    numbers, rate = decision.numbers, decision.numbers["arrivals_per_s"]
-    assert numbers["cost_per_hour"] == hourly
-    assert numbers["cost_per_million_tokens"] == pytest.approx(
-        hourly / (3600 * rate * 60) * 1e6, rel=1e-5
-    )
-    assert numbers["cost_per_thousand_good"] == pytest.approx(
-        hourly / (3600 * rate * 0.8) * 1e3, rel=1e-5
-    )
-
-
-@pytest.mark.parametrize("costs", [(None, None), (2.0, None), (None, 2.0)])
-def test_without_the_costs_of_all_roles_nothing_is_said_about_them(
-    costs: tuple[float | None, float | None],
-) -> None:
-    decision = decide(
-        ScalingState(), Observations(metrics(START, 5.0), supply(1, 1)), priced(*costs), START
-    )[1]
-    assert not [name for name in decision.numbers if name.startswith("cost")]
-    assert priced(*costs).price("prefill") == priced(*costs).price("decode") == 1.0
-
-
-def test_before_the_first_verdict_the_cost_of_a_good_request_is_unknown() -> None:
-    seen = Observations(metrics(START, 5.0), supply(1, 1))
-    numbers = decide(ScalingState(), seen, priced(2.0, 2.0), START)[1].numbers
-    assert "cost_per_million_tokens" in numbers
-    assert "cost_per_thousand_good" not in numbers
-
-
-def test_an_idle_fleet_costs_what_its_replicas_cost() -> None:
-    decision = follow(lambda now: metrics(now, 0), supply(3, 3), 40, priced(2.0, 0.5))
-    costs = {name: n for name, n in decision.numbers.items() if name.startswith("cost")}
-    assert costs == {"cost_per_hour": 10.0}
-
-
-def test_half_of_the_pods_silent_removes_nothing() -> None:
-    silent = (RoleMetrics("prefill", 1), RoleMetrics("decode", 1))
-    decision = follow(lambda now: metrics(now, 0, roles=silent), supply(3, 3))
-    assert {t.rule for t in decision.targets} == {Rule.METRICS_UNAVAILABLE}
-    assert [t.replicas for t in decision.targets] == [3, 3]
 
 
 NUMBERS = st.floats(min_value=0, max_value=1e6, allow_nan=False)

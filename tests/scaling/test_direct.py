@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_law.goals import Windows
-from argosy_law.observe import Idle, Value
 from argosy_law.signals.gateways import AHEAD_S, FASTEST, Reading, with_readings
 from argosy_law.signals.samples import (
-    OUTSTANDING,
     RECEIVED,
     WAITING,
     Round,
@@ -77,28 +75,6 @@ def test_what_arrived_since_the_last_scrape_is_seen_and_counts_once():
     assert assemble(later, WINDOWS).bins == after.bins
 
 
-def test_the_prompts_that_wait_are_those_of_now():
-    engine = Series(OUTSTANDING, {"pod": "e", "role": "prefill"}, ((SCRAPED, 50.0),))
-    taken = a_round(*gateway(), engine)
-
-    def outstanding(taken):
-        return assemble(taken, WINDOWS).role("prefill").outstanding_prompt_tokens
-
-    assert outstanding(taken) == Value(150.0, SCRAPED)
-    assert outstanding(with_readings(taken, [said(waiting=4000)], 0.0)) == Value(4050.0, SCRAPED)
-
-
-def test_times_are_put_on_the_clock_of_the_samples():
-    taken = with_readings(a_round(*gateway()), [said(at=AT + 3600)], 3600.0)
-    assert newest(taken)[0] == (AT, 30.0)
-
-
-def test_a_reading_that_is_newer_than_the_round_moves_its_time():
-    taken = with_readings(a_round(*gateway()), [said(at=AT + 0.5)], 0.0)
-    assert taken.at == AT + 0.5
-    assert with_readings(a_round(*gateway()), [said(at=AT - 0.5)], 0.0).at == AT
-
-
 @pytest.mark.parametrize(
     "reading",
     [
@@ -124,23 +100,11 @@ def test_what_cannot_be_or_is_older_changes_nothing(reading):
     assert with_readings(taken, [reading], 0.0) == taken
 
 
-def test_the_most_that_a_gateway_can_take_is_believed():
-    taken = with_readings(a_round(*gateway()), [said(accepted=30 + FASTEST * 5)], 0.0)
-    assert newest(taken)[0] == (AT, 30 + FASTEST * 5)
-
-
 def test_a_lower_counter_waits_for_prometheus_to_say_that_the_gateway_began_anew():
     """Else the whole counter would count again: the reading may also be from before the scrape."""
     for reading in (said(accepted=29.9), said(shed=0, accepted=2)):
         taken = with_readings(a_round(*gateway()), [reading], 0.0)
         assert assemble(taken, WINDOWS) == assemble(a_round(*gateway()), WINDOWS)
-
-
-def test_a_gateway_that_prometheus_does_not_know_adds_nothing():
-    taken = a_round(*gateway(), ready=("g-1", "g-2"))
-    with_both = with_readings(taken, [said("g-2", accepted=1e6)], 0.0)
-    assert with_both == taken
-    assert assemble(with_both, WINDOWS).silent_gateways == ("g-2",)
 
 
 def test_a_gateway_that_does_not_answer_counts_as_prometheus_has_it():
@@ -149,17 +113,6 @@ def test_a_gateway_that_does_not_answer_counts_as_prometheus_has_it():
     assert newest(read, "g-2") == newest(taken, "g-2")
     before, after = (assemble(one, WINDOWS) for one in (taken, read))
     assert after.bins == before.bins, "no bin of which a part is missing"
-
-
-def test_broken_samples_of_prometheus_are_not_continued():
-    broken = gateway(accepted=(0, 10, float("nan"), 30))
-    assert with_readings(a_round(*broken), [said(accepted=40)], 0.0).series[0] == broken[0]
-
-
-def test_without_requests_the_fleet_is_idle_still():
-    flat = a_round(*gateway(accepted=(9, 9, 9, 9), waiting=(0, 0, 0, 0)))
-    arrivals = assemble(with_readings(flat, [said(accepted=9, waiting=0)], 0.0), WINDOWS).arrivals
-    assert arrivals == Idle(AT)
 
 
 @given(

@@ -8,11 +8,8 @@ import pytest
 
 from argosy_law.decision import MEANING, Decision, Rule
 from argosy_law.record import to_json
-from argosy_operator.api.conditions import ConditionType
-from argosy_operator.cli.explanation import explanation, label_of, labelled
+from argosy_operator.cli.explanation import explanation
 from tests.scaling import demo
-from tests.support.model import Model
-from tests.support.model import fleet as a_fleet
 
 
 def by_demand(decision: Decision) -> bool:
@@ -87,11 +84,6 @@ def test_a_record_that_was_edited_by_hand_does_not_replay_and_explain_says_so(
     assert "edited by hand" in text
 
 
-def test_json_is_the_status_unchanged() -> None:
-    given = fleet()
-    assert json.loads(explanation(given, "json")) == given["status"]["autoscaling"]  # type: ignore[index]
-
-
 def test_a_fleet_without_a_decision_says_when_one_will_come() -> None:
     assert "No decision has" in explanation({"metadata": {"name": "a"}})
 
@@ -107,45 +99,6 @@ def test_the_last_decision_is_not_repeated_in_the_history() -> None:
     assert "2026-01-01" not in before
 
 
-def test_without_a_change_the_text_speaks_of_changes_only() -> None:
-    assert "changed replicas" in explanation({"metadata": {"name": "a"}})
-
-
-def test_conditions_that_are_well_are_left_out() -> None:
-    well = {
-        "Ready": "True", "Servable": "True", "Reconciling": "False", "Progressing": "False",
-        "Stalled": "False", "CapacityLimited": "False", "Draining": "False",
-        "NameConflict": "False", "SLOMet": "True", "MetricsAvailable": "True",
-        "ErrorBudgetBurning": "False",
-    }  # fmt: skip
-    said = [{"type": t, "status": s, "reason": "Fine"} for t, s in well.items()]
-    said.append({"type": "ScalingActive", "status": "True", "reason": "AsSpecified"})
-    said[5] |= {"status": "True", "reason": "GPUBudget"}
-    said.append({"type": "ErrorBudgetBurning", "status": "True", "reason": "BurningFast"})
-    text = explanation({"metadata": {"name": "a"}, "status": {"conditions": said}})
-    assert [line.split()[0] for line in text.partition("Conditions\n")[2].splitlines()] == [
-        "CapacityLimited=True",
-        "ScalingActive=True",
-        "ErrorBudgetBurning=True",
-    ]
-
-
-def test_a_fleet_without_an_slo_shows_only_why_it_is_not_scaled() -> None:
-    """Every type of condition that a fleet has, as it is where it serves without an SLO."""
-    model = Model(a_fleet())
-    model.converge()
-    conditions = [c.model_dump(by_alias=True) for c in model.fleet.status.conditions]
-    assert {c["type"] for c in conditions} == set(ConditionType) - {ConditionType.SCALING_LIMITED}
-    text = explanation({"metadata": {"name": "chat"}, "status": {"conditions": conditions}})
-    said = [line.split("=")[0].strip() for line in text.partition("Conditions\n")[2].splitlines()]
-    assert said == ["SLOMet", "SLOFeasible", "ScalingActive", "MetricsAvailable"]
-
-
-def test_another_output_is_refused_with_the_two_that_exist() -> None:
-    with pytest.raises(ValueError, match="write text or json"):
-        explanation({}, "yaml")
-
-
 def test_rules_name_fields_that_exist() -> None:
     """They said minReplicas; the field is spec.roles.<role>.replicas.min."""
     schema = (Path(__file__).parents[2] / "docs/reference/api.md").read_text()
@@ -154,28 +107,3 @@ def test_rules_name_fields_that_exist() -> None:
     for field in named:
         path = field.replace("<role>", "prefill").rstrip(".:")
         assert f"`{path}`" in schema, field
-
-
-def test_numbers_have_units() -> None:
-    assert labelled("arrivals_per_s", 11.2).split() == ["arriving", "11.2", "requests/s"]
-    assert labelled("prompt_tokens", 1200.0).split() == ["mean", "prompt", "1200", "tokens"]
-    assert labelled("attainment", 0.973).endswith("97.3%")
-    assert labelled("a_new_s", 1.0).split() == ["a", "new", "s", "1", "s"]
-
-
-def test_every_number_of_a_decision_has_a_label() -> None:
-    names = {name for tick in demo.ramp(7).ticks for name in tick.decision.numbers}
-    assert len(names) > 10
-    assert [name for name in sorted(names) if label_of(name) is None] == []
-
-
-def test_why_requests_missed_the_slo_is_said_in_words_the_largest_share_first() -> None:
-    shares = {"decode": "0.011", "queue": "0.062"}
-    text = explanation({"metadata": {"name": "chat"}, "status": {"goodput": {"misses": shares}}})
-    lines = text.splitlines()
-    begin = lines.index("Requests that missed the SLO lately")
-    assert lines[begin + 1 : begin + 3] == [
-        "  queue      6.2% waited in the gateway for a free place",
-        "  decode     1.1% got their tokens too slowly: the decode steps take too long",
-    ]
-    assert "missed the SLO" not in explanation({"metadata": {"name": "chat"}, "status": {}})

@@ -8,7 +8,7 @@ from argosy_law.decide import decide
 from argosy_law.estimate import capacity
 from argosy_law.estimate.demand import DemandState
 from argosy_law.goals import Inputs
-from argosy_law.observe import FleetMetrics, Observations, RoleSupply, Unknown
+from argosy_law.observe import FleetMetrics, Observations, RoleSupply
 from argosy_law.signals import learning
 from argosy_law.state import RoleState, ScalingState
 from argosy_operator.api.v1alpha1 import RoleName
@@ -36,13 +36,6 @@ def test_nothing_is_trimmed_while_the_load_rises_and_what_misses_still_grows() -
     assert learning.corrected_headroom(role(), seen(1.0, 0.8), 0.9, rising=True) > 1.0
 
 
-def test_a_goal_of_which_nothing_is_known_is_not_missed() -> None:
-    unknown = replace(seen(0.0), attainment=Unknown("NoSamples"))
-    assert not learning.misses(unknown, 0.9)
-    assert learning.misses(seen(0.89), 0.9)
-    assert not learning.misses(seen(0.9), 0.9)
-
-
 def inputs(now: float, attainment: float = 1.0) -> Inputs:
     supply = tuple(RoleSupply(name, 1, 1) for name in POOLS)
     return Inputs(Observations(seen(attainment), supply), goals(), USUAL, now)
@@ -59,12 +52,6 @@ def test_what_was_trimmed_is_given_back_while_the_load_rises_and_for_a_start_aft
     assert learning.headroom_in_force(role(trimmed), ScalingState(), inputs(START)) == trimmed
 
 
-def test_what_was_trimmed_is_given_back_while_the_goal_is_missed() -> None:
-    for share, factor in ((0.89, 1.0), (0.9, 0.9)):
-        found = learning.headroom_in_force(role(0.9), ScalingState(), inputs(START, share))
-        assert found == factor
-
-
 def aims(goal: float = 0.9, **shares: float) -> dict[str, float | None]:
     """What roles aim at whose sizes were chosen for these shares."""
     roles = tuple(RoleState(name, capacity.begin(name, None, USUAL)) for name in POOLS)
@@ -79,21 +66,6 @@ def test_roles_divide_what_may_be_missed_as_their_sizes_would_miss() -> None:
     )
     assert aims(prefill=0.93, decode=0.93) == pytest.approx({"prefill": 0.955, "decode": 0.955})
     assert aims(0.8, prefill=1.0, decode=1.0) == pytest.approx({"prefill": 0.91, "decode": 0.91})
-
-
-def test_a_role_that_would_not_miss_at_all_may_miss_a_tenth_of_what_is_allowed() -> None:
-    assert aims(prefill=1.0, decode=0.9) == pytest.approx({"prefill": 0.991, "decode": 0.919})
-    assert aims(prefill=0.5, decode=1.0) == pytest.approx({"prefill": 0.919, "decode": 0.991})
-
-
-def test_without_a_size_the_aims_stay() -> None:
-    assert aims() == {"prefill": None, "decode": None}
-
-
-def test_one_pool_may_miss_all_that_is_allowed() -> None:
-    one = RoleState("colocated", capacity.begin("colocated", None, USUAL))
-    (role,) = learning.aimed(ScalingState(roles=(one,)), {"colocated": 0.99}, 0.9).roles
-    assert role.aim == pytest.approx(0.91)
 
 
 @pytest.mark.parametrize(("share", "sign"), [(0.94, 1), (0.95, 0), (0.96, -1)])

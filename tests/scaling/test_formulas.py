@@ -40,11 +40,6 @@ def test_erlang_c_is_the_textbooks_sum(servers: int, share: float) -> None:
     assert erlang_b(servers, load) == pytest.approx(lost, rel=1e-12)
 
 
-def test_who_waits_knows_the_ends() -> None:
-    assert [share_waiting(3, load, 0.0) for load in (0.0, 3.0, 9.0)] == [0.0, 1.0, 1.0]
-    assert share_waiting(1, 0.3, 0.0) == pytest.approx(0.3)
-
-
 def queue(services: list[float], servers: int, rate: float, limit_s: float, seed: int) -> float:
     """Share of 40,000 Poisson arrivals of an M/G/n queue that end within the limit."""
     dice, free, at, met, n = Random(seed), [0.0] * servers, 0.0, 0, 40_000
@@ -99,27 +94,12 @@ def test_decodes_batch_is_the_fixed_point_of_littles_law() -> None:
     assert model.batch(1, 1e6) == inf
 
 
-def test_decodes_limit_is_the_largest_batch_within_tpot_and_memory() -> None:
-    work = Work(150, 150**2, 200)
-    model = decode_model(LLAMA, work, 0.04)
-    limit = model.batch_limit
-    assert model.base_s + model.sequence_s * limit == pytest.approx(0.04)
-    small = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8, kv_tokens=10 * (work.context + 60))
-    assert decode_model(small, work, 0.04).batch_limit == pytest.approx(10)
-    assert decode_model(LLAMA, work, 0.0288).reachable == 0.0
-
-
 def test_a_decode_pool_attains_about_one_half_when_its_mean_batch_is_the_limit() -> None:
     model = DecodeModel(0.03, 0.0003, alike(200), held_sequences=inf, limit_s=0.04)
     rate = model.batch_limit / (199 * 0.04)
     assert model.batch(1, rate) == pytest.approx(model.batch_limit)
     assert 0.35 < model.attainment(1, rate) < 0.5  # a sequence sees itself, too
     assert model.load(rate) == pytest.approx(1.0)
-
-
-def test_running_sequences_need_their_number_of_batches() -> None:
-    model = DecodeModel(0.03, 0.0005, alike(200), held_sequences=inf, limit_s=0.04)
-    assert [model.in_flight_floor(n) for n in (0, 1, 20, 21, 41)] == [0, 1, 1, 2, 3]
 
 
 def test_an_absurd_queue_or_batch_asks_for_no_more_than_the_search_may_find() -> None:
@@ -134,32 +114,11 @@ def test_an_absurd_queue_or_batch_asks_for_no_more_than_the_search_may_find() ->
         assert most == MOST_REPLICAS
 
 
-def test_a_colocated_pool_is_stretched_by_the_share_of_prefill() -> None:
-    """TPOT = (base + u·n̄)/(1 − φ), φ = λ·L·b/N, n̄ = λ(O−1)·TPOT/N, solved by iteration."""
-    work, rate, replicas = Work(1200, 1200**2, 100), 3.0, 2
-    model = colocated_model(LLAMA, work, 5.0, 0.04)
-    share = rate * 1200 * LLAMA.per_prompt_token_s / replicas
-    batch = 1.0
-    for _ in range(200):
-        tpot = (LLAMA.base_s + LLAMA.sequence_s(work.context) * batch) / (1 - share)
-        batch = rate * 99 * tpot / replicas
-    stretched, _ = model._parts(replicas, rate)
-    assert stretched.batch(replicas, rate) == pytest.approx(batch)
-    assert model.attainment(replicas, rate) < model.decode.attainment(replicas, rate)
-
-
 def test_the_smallest_size_is_the_one_counting_up_finds() -> None:
     model = prefill_model(LLAMA, Work(1200, 1.6e6, 30), 0.6)
     for rate in (0.1, 2.8, 11.2, 90.0, 700.0):
         counted = next(n for n in range(1, 1000) if model.attainment(n, rate) >= 0.9)
         assert smallest(model, rate, 0.9) == counted
-
-
-def test_a_limit_that_a_single_request_misses_grows_the_pool_with_its_load_and_no_further() -> None:
-    prefill = prefill_model(LLAMA, Work(9000, 8.1e7, 30), 0.5)
-    assert [smallest(prefill, rate, 0.9) for rate in (0.1, 1.0, 10.0)] == [1, 2, 11]
-    decode = decode_model(LLAMA, Work(150, 150**2, 200), 0.02)
-    assert [smallest(decode, rate, 0.9) for rate in (0.1, 10.0, 100.0)] == [1, 2, 13]
 
 
 @pytest.mark.parametrize("rate", [2.0, 5.0, 8.0, 12.0, 20.0])

@@ -8,7 +8,7 @@ import pytest
 from argosy_law.decision import Rule
 from argosy_law.estimate import capacity
 from argosy_law.goals import Inputs
-from argosy_law.observe import Observations, RoleMetrics, Unknown, Value
+from argosy_law.observe import Observations, Unknown, Value
 from argosy_law.pace.gates import GATES, RoleView, blocked_by
 from argosy_law.size.pools import Limits, model_of
 from argosy_law.size.sizing import Counts, Horizon, Load, size
@@ -73,10 +73,6 @@ WORLDS: list[Callable[[], RoleView]] = [
 ]
 
 
-def test_every_gate_has_a_world() -> None:
-    assert len(WORLDS) == len(GATES)
-
-
 def test_no_gate_holds_when_all_is_well() -> None:
     assert blocked_by(well()) is None
 
@@ -104,40 +100,12 @@ def test_an_idle_fleet_is_not_kept_for_a_capacity_that_was_not_measured() -> Non
     assert blocked_by(view) is None
 
 
-def test_attainment_that_no_number_of_replicas_gives_keeps_none() -> None:
-    (only,) = well().sizes.values()
-    hopeless = replace(only, model=replace(only.model, limit_s=1e-6))  # type: ignore[call-arg]
-    view = replace(well(), sizes={"prefill": hopeless})
-    assert blocked_by(observing(view, attainment=Value(0.0, NOW))) is None
-
-
-def test_pods_that_all_report_are_enough() -> None:
-    assert blocked_by(observing(well(), roles=well().metrics.roles)) is None
-    none = observing(well(), roles=(RoleMetrics("prefill"),))
-    assert blocked_by(none) is GATES[3]
-
-
 # --- where each gate begins -----------------------------------------------------------------------
 
 
 def held_by(view: RoleView) -> Rule | None:
     gate = blocked_by(view)
     return gate.rule if gate else None
-
-
-@pytest.mark.parametrize(("age_s", "rule"), [(359.9, Rule.JUST_STARTED), (360.0, None)])
-def test_metrics_are_new_for_one_hold(age_s: float, rule: Rule | None) -> None:
-    """Two cold starts of 180 s are more than the hold of 300 s that the spec says."""
-    windows = replace(goals().windows, down_hold_s=300.0, cold_start_s=180.0)
-    view = replace(well(), state=replace(well().state, valid_since=NOW - age_s))
-    inputs = replace(view.inputs, goals=replace(view.inputs.goals, windows=windows))
-    assert held_by(replace(view, inputs=inputs)) is rule
-    unknown = replace(view, state=replace(view.state, valid_since=None))
-    assert held_by(unknown) is Rule.JUST_STARTED
-
-
-def test_the_hold_is_named_in_the_message() -> None:
-    assert GATES[2].message(well()) == "the metrics have been valid for less than the hold of 60 s"
 
 
 @pytest.mark.parametrize(
@@ -150,37 +118,6 @@ def test_half_of_the_ready_pods_must_be_silent(reporting: int, ready: int, silen
         supplied(well(), ready=ready), roles=(replace(role, pods_reporting=reporting),)
     )
     assert (blocked_by(seen) is GATES[3]) is silent
-
-
-def test_messages_say_what_this_round_shows() -> None:
-    assert GATES[3].message(silent_pods()) == (
-        "3 of 6 ready pods report: check that Prometheus scrapes the others"
-    )
-    both = observing(well(), silent_gateways=("a", "b"))
-    assert GATES[1].message(both) == (
-        "Prometheus has no fresh samples of a, b: check that it scrapes these gateway pods"
-    )
-    assert GATES[4].message(observing(well(), attainment=Unknown("x"))) == "unknown: attainment"
-
-
-@pytest.mark.parametrize(
-    ("pending", "unschedulable", "since_s", "kept"),
-    [
-        (1, 0, 59.9, True),
-        (1, 0, 60.0, False),  # for at most one hold
-        (0, 0, 10.0, False),
-        (2, 2, 10.0, False),  # none of them is starting
-        (2, 1, 10.0, True),
-        (1, 0, None, False),  # nothing was raised
-    ],
-)
-def test_replicas_that_are_starting_keep_the_others_for_a_hold(
-    pending: int, unschedulable: int, since_s: float | None, kept: bool
-) -> None:
-    raised_at = None if since_s is None else NOW - since_s
-    role = replace(well().role, holds=HoldState(raised_at=raised_at))
-    view = supplied(replace(well(), role=role), pending=pending, unschedulable=unschedulable)
-    assert held_by(view) is (Rule.SCALE_UP_PENDING if kept else None)
 
 
 @pytest.mark.parametrize(
@@ -200,17 +137,6 @@ def test_attainment_is_below_the_goal_by_more_than_its_standard_error(
 ) -> None:
     view = observing(well(), attainment=Value(share, NOW), scored=scored)
     assert held_by(view) is (Rule.ATTAINMENT_BELOW_GOAL if below else None)
-
-
-def test_attainment_below_the_goal_keeps_nothing_of_an_idle_role() -> None:
-    view = observing(well(), attainment=Value(0.1, NOW))
-    assert held_by(replace(view, sizes={})) is None
-
-
-def test_capacity_is_a_guess_until_lengths_and_constants_are_measured() -> None:
-    few = replace(well().role, estimate=replace(well().role.estimate, rows=9))
-    assert held_by(replace(well(), role=few)) is Rule.CAPACITY_GUESSED
-    assert held_by(replace(well(), role=few, sizes={})) is None
 
 
 def test_only_reasons_that_leave_the_need_known_let_a_small_budget_take_replicas() -> None:

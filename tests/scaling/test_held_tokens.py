@@ -38,19 +38,6 @@ def test_a_held_answer_has_its_whole_tpot_for_steps() -> None:
     assert at_once.reachable == pytest.approx(0.4)
 
 
-def test_a_part_that_is_held_is_that_part() -> None:
-    rate = 5.0
-    parts = [answers_of(2.0, held=part).attainment(1, rate) for part in (0.0, 0.25, 1.0)]
-    assert parts[1] == pytest.approx(0.75 * parts[0] + 0.25 * parts[2])
-    assert parts[2] > parts[0]
-
-
-def test_long_answers_hardly_change() -> None:
-    rate = 1.0
-    at_once, held = (answers_of(500.0, part).attainment(25, rate) for part in (0.0, 1.0))
-    assert held == pytest.approx(at_once, abs=0.02)
-
-
 def test_tokens_are_held_of_prompts_that_have_time_left() -> None:
     """Long prompts take 0.8 s alone: with 0.7 s until the token must leave none of them is held."""
     idle = 0.001
@@ -59,15 +46,6 @@ def test_tokens_are_held_of_prompts_that_have_time_left() -> None:
     assert share_held(PROMPTS, idle, 0.9, 0.1) == 0.0
     assert share_held(PROMPTS, idle, 0.9, -1.0) == 0.0
     assert share_held(PROMPTS, idle, 0.9, 5.0) == 1.0
-
-
-def test_fewer_are_held_while_prompts_wait() -> None:
-    busy = share_held(PROMPTS, 11.0, 0.9, 0.9)
-    assert 0.5 < busy < share_held(PROMPTS, 0.001, 0.9, 0.9)
-
-
-def test_prompts_that_all_miss_hold_nothing() -> None:
-    assert share_held(replace(PROMPTS, limit_s=0.1), 1.0, 0.9, 0.9) == 0.0
 
 
 @pytest.mark.parametrize(("field", "holds"), [("WithinTarget", True), ("AtOnce", False)])

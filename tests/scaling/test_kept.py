@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 from argosy_law.decide import decide
 from argosy_law.decision import Rule
 from argosy_law.estimate.demand import PENDING, REMEMBERED_BINS, RESIDUALS, Forecast
-from argosy_law.goals import Windows
-from argosy_law.observe import Bin, Observations
 from argosy_law.record import (
     MOST_BYTES,
     VERSION,
@@ -88,12 +86,6 @@ def test_after_a_restart_at_any_tick_of_a_ramp_the_law_decides_as_it_would_have(
         assert read.starts == (("prefill", 31.5),)
 
 
-def test_a_pause_that_misses_no_decision_changes_nothing() -> None:
-    longest = LAW.windows.fresh_s + LAW.windows.interval_s
-    assert again(taught(), LAST + longest) == taught()
-    assert again(taught(), LAST + longest + 0.5) != taught()
-
-
 def test_a_longer_pause_lasts_as_long_again_before_anything_is_removed() -> None:
     """Valid for 20 s of the 60 s of a hold, then away: of the pause, one interval counts."""
     state = replace(taught(), valid_since=LAST - 20)
@@ -107,16 +99,6 @@ def test_a_longer_pause_lasts_as_long_again_before_anything_is_removed() -> None
     assert rules[0] == rules[15] == {Rule.JUST_STARTED}
     assert Rule.JUST_STARTED not in rules[30]
     assert [r.estimate.learnt for r in state.roles] == [True, True]
-
-
-def test_wants_and_scale_ups_of_before_the_pause_are_held_on() -> None:
-    holds = HoldState((Want(LAST - 40, 12),), (Want(LAST, 8),), raised_at=LAST - 30)
-    state = replace(taught(), roles=tuple(replace(r, holds=holds) for r in taught().roles))
-    (later, _) = again(state, LAST + PAUSE_S).roles
-    moved = PAUSE_S - EVERY_S
-    assert later.holds == HoldState(
-        (Want(LAST - 40 + moved, 12),), (Want(LAST + moved, 8),), LAST - 30 + moved
-    )
 
 
 def test_a_fleet_that_nobody_watched_is_not_idle_for_that_time() -> None:
@@ -148,16 +130,6 @@ def test_times_ahead_of_the_clock_begin_the_holds_again(field: str) -> None:
     far = replace(taught(), **{field: LAST + 15 + fresh_s + 1})
     assert again(near, LAST + 15).valid_since is not None
     assert again(far, LAST + 15).valid_since is None
-
-
-def test_a_want_that_would_hold_for_years_is_dropped() -> None:
-    for holds in (
-        HoldState(highs=(Want(LAST + 1e9, 1000),)),
-        HoldState(lows=(Want(LAST + 1e9, 1),)),
-        HoldState(raised_at=LAST + 1e9),
-    ):
-        state = replace(taught(), roles=tuple(replace(r, holds=holds) for r in taught().roles))
-        assert {role.holds for role in again(state, LAST + 15).roles} == {HoldState()}
 
 
 def full(highs: int) -> ScalingState:
@@ -195,16 +167,6 @@ def test_a_state_of_full_windows_is_kept_whole_within_its_bytes() -> None:
 def test_a_state_that_is_too_long_is_kept_without_what_prometheus_can_give_again() -> None:
     state = kept_of(text_of(kept(full(highs=700)))).state
     assert state == replace(full(highs=700), demand=DemandState())
-
-
-def test_of_a_state_that_is_far_too_long_the_constants_are_kept() -> None:
-    whole = full(highs=5000)
-    text = text_of(kept(whole))
-    assert len(text) <= MOST_BYTES
-    state = kept_of(text).state
-    assert [r.estimate for r in state.roles] == [r.estimate for r in whole.roles]
-    assert {r.holds for r in state.roles} == {HoldState()}
-    assert state.lengths.prompt == whole.lengths.prompt
 
 
 def spoilt(change: Callable[[dict[str, Any]], object]) -> str:
@@ -280,15 +242,3 @@ def test_no_text_makes_the_law_raise_or_remove_more_than_a_step(text: str, later
     _, decision = decided(state, now)
     for role in ("prefill", "decode"):
         assert 9 <= target(decision, role).replicas <= 1000
-
-
-def test_the_windows_of_a_fast_fleet_fit_too() -> None:
-    """Bins of a second for an hour's hold: the memory is counted, not timed."""
-    law = replace(LAW, windows=Windows(1.0, 4.0, 1.0, 0.0, 3600.0, 3600.0))
-    state = ScalingState()
-    for tick in range(300):
-        now = START + tick
-        bins = tuple(Bin(now - 14 + i, 24.0 + tick % 7) for i in range(15))
-        seen = replace(known.metrics(now, 24.0, HAVE), bins=bins)
-        state, _ = decide(state, Observations(seen, known.supply(HAVE)), law, now)
-    assert len(text_of(kept(state))) <= MOST_BYTES // 2

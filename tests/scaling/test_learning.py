@@ -15,11 +15,8 @@ from argosy_law.goals import Goals, Inputs
 from argosy_law.observe import (
     LARGEST,
     FleetMetrics,
-    Idle,
     Observations,
     RoleSupply,
-    Unknown,
-    Value,
 )
 from argosy_law.signals import learning
 from argosy_law.state import (
@@ -66,23 +63,6 @@ def test_metrics_stay_valid_over_two_scrapes_and_an_interval(away_s: float, sinc
     before = state_of(valid_since=NOW - 500, last_valid_at=NOW - away_s, busy_at=NOW - 400)
     after = learning.mark_valid(before, inputs())
     assert (after.valid_since, after.last_valid_at, after.busy_at) == (since, NOW, NOW)
-
-
-def test_a_fleet_counts_as_busy_when_it_was_not_watched() -> None:
-    quiet = inputs(known.metrics(NOW, 0.0, {"prefill": 1, "decode": 1}))
-    seen = state_of(valid_since=NOW - 500, last_valid_at=NOW - 15, busy_at=NOW - 400)
-    assert learning.mark_valid(seen, quiet).busy_at == NOW - 400
-    unseen = replace(seen, last_valid_at=NOW - STILL_VALID_S - 1)
-    assert learning.mark_valid(unseen, quiet).busy_at == NOW
-    assert learning.mark_valid(state_of(), quiet).busy_at == NOW
-
-
-@pytest.mark.parametrize("part", [{"silent_gateways": ("g",)}, {"gateways_alone": "Timeout"}])
-def test_what_is_seen_in_part_begins_no_hold(part: dict[str, Any]) -> None:
-    seen = state_of(valid_since=NOW - 500, last_valid_at=NOW - 15, busy_at=NOW - 400)
-    metrics = replace(known.metrics(NOW, 0.0, {"prefill": 1, "decode": 1}), **part)
-    after = learning.mark_valid(seen, inputs(metrics))
-    assert (after.valid_since, after.busy_at) == (NOW, NOW)
 
 
 @pytest.mark.parametrize(("ahead_s", "kept"), [(45.0, True), (45.1, False)])
@@ -209,12 +189,6 @@ def full() -> ScalingState:
     )
 
 
-def test_a_state_with_a_number_in_every_place_is_sound_and_so_is_an_empty_one() -> None:
-    assert learning.sound(full())
-    assert learning.sound(ScalingState())
-    assert learning.sound(state_of())
-
-
 @pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
 def test_one_number_that_cannot_be_right_spoils_a_state(spoil: Spoil) -> None:
     assert not learning.sound(spoil(full()))
@@ -237,30 +211,12 @@ def test_gauges_are_scaled_up_for_pods_that_are_ready_and_silent() -> None:
     assert learning.learn(state_of(), inputs(metrics, **many)).roles[1].gauges.running == LARGEST
 
 
-def test_a_gauge_that_is_not_reported_keeps_its_last_value() -> None:
-    metrics = known.without(
-        known.metrics(NOW, 1.0, {"prefill": 1, "decode": 1}),
-        ("running", "outstanding_prompt_tokens", "kv_capacity_tokens"),
-    )
-    after = learning.learn(full(), inputs(metrics))
-    assert [role.gauges for role in after.roles] == [Gauges(4.0, 5.0, 6.0)] * 2
-
-
 def test_during_a_rollout_what_is_known_becomes_a_guess_again() -> None:
     rows = learning.learn(state_of(), inputs()).roles
     assert [(role.estimate.rows, role.estimate.steps) for role in rows] == [(1, 10.0)] * 2
     rolling = learning.learn(state_of(*rows), inputs(decode={"rolling": True})).roles
     assert [(role.estimate.rows, role.estimate.steps) for role in rolling] == [(0, 0.0)] * 2
     assert all(role.estimate.at == NOW for role in rolling), "rows are taken all the same"
-
-
-def test_of_two_gpu_types_together_nothing_is_learnt() -> None:
-    prefill, decode = state_of().roles
-    typed = state_of(prefill, replace(decode, gpu_type="l40s"))
-    rolling = learning.learn(typed, inputs(prefill={"rolling": True})).roles
-    assert [role.estimate.at for role in rolling] == [NOW, None]
-    steady = learning.learn(typed, inputs()).roles
-    assert [role.estimate.at for role in steady] == [NOW, NOW]
 
 
 def verdicts(
@@ -284,33 +240,3 @@ def test_each_role_is_corrected_by_its_own_limit() -> None:
     assert corrected("decode", verdicts(tpot=0.9)) == pytest.approx(exp(0.03 * 0.05))
     assert corrected("decode", verdicts(ttft=0.9)) == pytest.approx(exp(0.03 * -0.03))
     assert corrected("colocated", verdicts(both=0.9)) == pytest.approx(exp(0.03 * 0.05))
-
-
-def test_one_round_moves_the_headroom_by_little_and_within_its_bounds() -> None:
-    assert corrected("decode", verdicts(tpot=0.0)) == pytest.approx(exp(0.03 * 0.12))
-    assert corrected("decode", verdicts(tpot=0.94)) == pytest.approx(exp(0.03 * 0.01))
-    assert corrected("decode", verdicts(tpot=0.96)) == pytest.approx(exp(0.03 * -0.01))
-    assert corrected("decode", verdicts(tpot=0.0), headroom=1.0999) == 1.1
-    assert corrected("decode", verdicts(), headroom=0.8501) == 0.85
-
-
-def test_few_verdicts_and_unknown_shares_correct_nothing() -> None:
-    assert corrected("decode", verdicts(tpot=0.0, scored=19.0)) == 1.0
-    assert corrected("decode", verdicts(tpot=0.0, scored=20.0)) > 1.0
-    for share in (Unknown("NoSamples"), Idle(NOW)):
-        unknown = replace(verdicts(), tpot_attainment=share)
-        assert corrected("decode", unknown, headroom=0.9) == 0.9
-        fleet = replace(verdicts(tpot=0.96), attainment=share)
-        assert corrected("decode", fleet) < 1.0, "a goal of which nothing is known is not missed"
-
-
-def test_a_round_corrects_each_role_once() -> None:
-    metrics = replace(known.metrics(NOW, 1.0, {"prefill": 1, "decode": 1}), scored=100.0)
-    metrics = replace(metrics, tpot_attainment=Value(0.9, NOW))
-    prefill, decode = learning.learn(state_of(), inputs(metrics)).roles
-    assert prefill.headroom == pytest.approx(exp(0.03 * -0.03))
-    assert decode.headroom == pytest.approx(exp(0.03 * 0.05))
-    risen = state_of(demand=DemandState(rose_at=NOW))
-    prefill, decode = learning.learn(risen, inputs(metrics)).roles
-    assert prefill.headroom == 1.0, "nothing is trimmed into a rise"
-    assert decode.headroom == pytest.approx(exp(0.03 * 0.05))

@@ -93,14 +93,6 @@ def test_sglang_says_the_same_without_a_counter_of_steps():
     assert role.kv_capacity_tokens == Value(50_000, 105)
 
 
-def test_steps_never_take_more_time_than_has_passed():
-    late = AFTER | {"prefill_s": 100}
-    role = colocated(
-        scraped(page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **late))
-    )
-    assert role.steps[0].seconds == 5
-
-
 def test_a_restarted_vllm_counts_from_zero():
     new = {key: value / 100 for key, value in BEFORE.items()}
     role = colocated(
@@ -118,12 +110,6 @@ def test_a_vllm_without_one_of_the_counters_teaches_nothing_and_still_says_what_
     role = colocated(scraped(*part))
     assert role.steps == ()
     assert role.running == Value(3, 105)
-
-
-def test_our_own_engine_is_not_translated():
-    ours = [Series(name, PLACE, ((100, 1), (105, 2))) for name in samples.STEP_COUNTERS]
-    both = scraped(page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **AFTER))
-    assert others.translated([*ours, *both]) == (*ours, *both)
 
 
 numbers = st.floats(0, 1e6) | st.sampled_from([float("nan"), float("inf"), -1.0, 0.0])

@@ -67,19 +67,3 @@ def test_after_a_burst_no_role_falls_below_what_it_asked_for_within_a_hold(
         asked = min(rounds[-HOLD_BINS - 1][role])
         after = [have for _, have in (r[role] for r in rounds[-HOLD_BINS:])]
         assert min(after) >= asked
-
-
-def test_a_burst_between_three_deviations_and_those_of_a_change_begins_a_latch_alone() -> None:
-    """At seven requests a bin: the rate is not raised, so nothing is held for it."""
-    counts = (7.0,) * QUIET_BINS + (15.0,) * 2
-    assert panics(counts)
-    assert len(demand.segment(counts, demand.dispersion(counts))) > 2
-
-
-def test_what_a_burst_does_not_ask_for_may_go_while_it_lasts() -> None:
-    """A latch would hold these replicas, too."""
-    counts = [30.0] * (QUIET_BINS + 8) + [90.0] * 4
-    rounds = followed(counts, known.goals(), {"prefill": 20, "decode": 20})
-    wanted, have = rounds[-1]["prefill"]
-    before = rounds[-4]["prefill"][1]
-    assert wanted < have < before

@@ -15,14 +15,6 @@ from argosy_law.size.pools import (
     DecodeModel,
     Limits,
     PrefillModel,
-    _grouped,
-    _limits,
-    _met_by_others,
-    carrying,
-    colocated_model,
-    erlang_b,
-    interrupted,
-    kept_variance,
     model_of,
     prefill_model,
     share_waiting,
@@ -36,10 +28,9 @@ from argosy_law.size.sizing import (
     backlog,
     counts,
     fewest,
-    reach_of,
     size,
 )
-from argosy_law.size.work import Replica, Work, alike, lognormal
+from argosy_law.size.work import Replica, Work, alike
 from tests.scaling import known
 
 STEPS = DecodeModel(0.03, 0.0003, alike(101), held_sequences=inf, limit_s=0.0336)
@@ -60,30 +51,6 @@ def test_a_decode_pool_attains_what_its_batch_rarely_exceeds() -> None:
     assert STEPS.attainment(4, rate) == pytest.approx(met)
 
 
-def test_a_batch_that_no_step_serves_has_no_end_and_meets_nothing() -> None:
-    full = 1 / (100 * 0.0003)
-    assert STEPS.batch(1, full) == inf
-    assert STEPS.batch(1, 0.999 * full) < inf
-    assert STEPS.attainment(1, full) == 0.0
-
-
-def test_without_load_or_without_time_a_pool_attains_what_a_lone_request_does() -> None:
-    assert STEPS.attainment(1, 0.0) == STEPS.reachable == 1.0
-    instant = DecodeModel(0.0, 0.0, alike(101), held_sequences=inf, limit_s=0.01)
-    assert instant.attainment(1, 50.0) == 1.0
-    halves = replace(STEPS, answers=((1.0, 0.5), (101.0, 0.5)), limit_s=0.0301)
-    assert halves.reachable == 0.5, "an answer of one token is not decoded"
-
-
-def test_a_pool_whose_batch_has_no_limit_has_no_load_and_no_floor() -> None:
-    free = DecodeModel(0.03, 0.0, alike(101), held_sequences=inf, limit_s=0.04)
-    assert free.batch_limit == inf
-    assert (free.load(50.0), free.in_flight_floor(1000.0)) == (0.0, 0)
-    assert replace(free, limit_s=0.03).batch_limit == inf
-    assert replace(free, limit_s=0.0299).batch_limit == 0.0
-    assert replace(free, held_sequences=8.0).batch_limit == 8.0
-
-
 def test_the_load_of_decode_is_the_rate_over_that_of_a_pod_at_its_limit() -> None:
     """12 sequences in steps of 33.6 ms are 12/3.36 = 3.57 answers a second."""
     assert STEPS.load(1.0) == pytest.approx(3.36 / 12)
@@ -99,26 +66,6 @@ def test_a_relaxed_decode_pool_allows_twice_what_a_lone_sequence_takes() -> None
     assert relaxed.held_sequences == 1.0
     easy = replace(STEPS, limit_s=1.0)
     assert easy.relaxed(0.9) == easy
-
-
-def test_answers_of_up_to_twelve_tokens_wait_for_the_edge_of_a_step_and_others_for_half() -> None:
-    short, long = (
-        _limits(replace(STEPS, answers=alike(tokens), joins=True, pause_s=0.01))
-        for tokens in (12.0, 13.0)
-    )
-    assert [share for _, _, share in short] == [0.2] * 5
-    left_s = 11 * 0.0336 - 0.01
-    assert [most for _, most, _ in short] == [
-        pytest.approx((left_s / (11 + wait) - 0.03) / 0.0003) for wait in (0.1, 0.3, 0.5, 0.7, 0.9)
-    ]
-    assert long == ((12.0, pytest.approx(((12 * 0.0336 - 0.01) / 12.5 - 0.03) / 0.0003), 1.0),)
-    assert _limits(replace(STEPS, answers=alike(1.0))) == ((0.0, inf, 1.0),)
-
-
-def test_an_answer_keeps_the_whole_variance_of_a_moment() -> None:
-    assert kept_variance(0.0) == kept_variance(0.0009) == 1.0
-    assert kept_variance(0.001) == pytest.approx(2 * (0.001 - 1 + exp(-0.001)) / 1e-6)
-    assert kept_variance(2.0) == pytest.approx((1 + exp(-2)) / 2)
 
 
 # --- prefill --------------------------------------------------------------------------------------
@@ -139,48 +86,6 @@ def test_a_queue_whose_customers_give_up_is_that_of_the_textbook() -> None:
     assert share_waiting(1, 0.5, 1.0, 1.0) == pytest.approx(0.5 * root / whole)
 
 
-@pytest.mark.parametrize(("servers", "load"), [(1, 0.5), (3, 2.0), (3, 3.0), (5, 9.0)])
-def test_without_patience_every_arrival_that_would_wait_is_lost(servers: int, load: float) -> None:
-    assert share_waiting(servers, load, 0.0, 0.0) == pytest.approx(erlang_b(servers, load))
-
-
-def test_of_an_endless_crowd_all_but_those_served_are_late() -> None:
-    assert share_waiting(10, 1e6, 50.0, 50.0) == pytest.approx(1 - 10 / 1e6, abs=1e-6)
-    assert share_waiting(10, 1e-9, 0.0, 1.0) == pytest.approx(0.0, abs=1e-12)
-
-
-def test_prompts_beyond_the_limit_are_late_in_any_case() -> None:
-    model = PrefillModel(((0.5, 0.7), (1.0, 0.2), (1.001, 0.1)), 0.65, 2.0, 1.0)
-    assert model.reachable == pytest.approx(0.9)
-    assert model.attainment(4, 0.0) == pytest.approx(0.9)
-    assert model.load(3.0) == pytest.approx(1.95)
-    free = replace(model, mean_s=0.0)
-    assert free.attainment(1, 1e9) == model.reachable
-
-
-def test_by_deadline_all_wait_as_long_as_the_mean_prompt_can() -> None:
-    """Slacks of 1.5 s and 1 s in units of E[S]·2/2 = 0.75 s; half of the prompts have each."""
-    model = PrefillModel(((0.5, 0.5), (1.0, 0.5)), 0.75, 2.0, 2.0, "deadline")
-    late = share_waiting(2, 3.0 * 0.75, 1.25 / 0.75, 1.25 / 0.75)
-    assert model.attainment(2, 3.0) == pytest.approx(1 - late)
-    some = replace(model, services=((0.5, 0.5), (2.5, 0.5)))
-    late = 0.5 * share_waiting(2, 3.0 * 0.75, 1.5 / 0.75, 1.5 / 0.75)
-    assert some.attainment(2, 3.0) == pytest.approx(0.5 - late)
-    none = replace(model, services=((2.5, 1.0),))
-    assert none.attainment(2, 3.0) == 0.0
-
-
-def test_a_relaxed_prefill_pool_allows_twice_what_the_goals_share_takes_alone() -> None:
-    model = PrefillModel(((3.0, 0.1), (1.0, 0.6), (2.0, 0.3)), 1.5, 2.0, 0.1)
-    assert [model.relaxed(goal).limit_s for goal in (0.6, 0.61, 0.9, 0.91)] == [2.0, 4.0, 4.0, 6.0]
-    assert replace(model, limit_s=9.0).relaxed(0.9).limit_s == 9.0
-
-
-def test_a_prompt_without_any_cost_has_no_variation() -> None:
-    model = prefill_model(Replica(0.0, 0.0, 0.0, 0.0), Work(100.0, 2e4, 10.0), 1.0)
-    assert (model.mean_s, model.variation, model.attainment(1, 1e6)) == (0.0, 1.0, 1.0)
-
-
 def test_the_moments_of_a_prompts_time_are_those_of_its_lengths() -> None:
     """Half take 0.1 + 0.1 s, half 0.1 + 0.3 s: the mean is 0.3 s, the second moment 0.1 s²."""
     work = Work(200.0, 50_000.0, 10.0, prompts=((100.0, 0.5), (300.0, 0.5)))
@@ -197,18 +102,6 @@ def test_the_moments_of_a_prompts_time_are_those_of_its_lengths() -> None:
 # --- colocated ------------------------------------------------------------------------------------
 
 QUEUE = PrefillModel(((0.2, 1.0),), 0.2, 1.0, 1.0)
-
-
-def test_in_a_colocated_pool_each_half_slows_the_other() -> None:
-    """Prefill takes a fifth of the time, so a step of 30 ms counts 37.5 ms. With 10 sequences a
-    step takes 33 ms, of which 3 ms slow the chunk in it."""
-    rate = 2.0
-    pool = ColocatedModel(QUEUE, STEPS, prompts=alike(0.1))
-    stretched, slowed = pool._parts(1, rate)
-    assert stretched.base_s == pytest.approx(0.0375)
-    assert stretched.sequence_s == pytest.approx(0.000375)
-    batch = 200 * 0.0375 / (1 - 200 * 0.000375)
-    assert slowed == pytest.approx(0.0003 * batch / (0.03 + 0.0003 * batch))
 
 
 def test_an_answer_of_a_colocated_pod_leaves_time_for_the_prompts_that_it_meets() -> None:
@@ -229,48 +122,6 @@ def test_an_answer_of_a_colocated_pod_leaves_time_for_the_prompts_that_it_meets(
     assert pool.attainment(1, rate) == pytest.approx(tpot * inflated.attainment(1, rate), abs=1e-6)
 
 
-def test_few_prompts_are_counted_one_by_one() -> None:
-    """0.5 prompts on average and time for 0.15 s: none, or a short one."""
-    lengths = ((0.1, 0.75), (0.3, 0.25))
-    two = NormalDist().cdf((0.15 - 2 * 0.15) / sqrt(2 * 0.0075))
-    poisson = exp(-0.5) * (1 + 0.5 * 0.75 + 0.5**2 / 2 * two)
-    assert interrupted(lengths, 0.5, 1.0, 0.15, 0.0) == pytest.approx(poisson, abs=2e-3)
-    assert interrupted(lengths, 0.5, 1.0, -0.01, 0.0) == 0.0
-    assert interrupted(lengths, 0.0, 1.0, 0.0, 0.0) == 1.0
-    # As even as can be: one prompt in every second answer.
-    assert interrupted(lengths, 0.5, 0.0, 0.15, 0.0) == pytest.approx(0.5 + 0.5 * 0.75)
-    even = [interrupted(alike(0.1), 4.0, part, 0.45, 0.0) for part in (0.0, 0.3, 0.7, 1.0)]
-    assert even == sorted(even, reverse=True)
-    assert even[0] == pytest.approx(1.0)
-
-
-def test_no_prompt_is_met_in_a_pod_that_has_one_request_and_all_are_in_the_only_pod() -> None:
-    assert _met_by_others(0.0, 1.0) == 0.0
-    assert _met_by_others(0.5, 0.25) == 0.0
-    assert _met_by_others(2.0, 0.25) == pytest.approx(1.25 / 2)
-    assert _met_by_others(2.0, 1.0) == 1.0
-    assert _met_by_others(2.0, 1.3) == 1.0
-
-
-def test_groups_of_prompts_keep_their_mean_and_their_longest() -> None:
-    lengths = tuple((float(n), 1 / 64) for n in range(64, 0, -1))
-    groups = _grouped(lengths)
-    assert [share for _, share in groups] == [pytest.approx(1 / 8)] * 8
-    assert groups[0][0] == pytest.approx(4.5)
-    assert groups[-1][0] == pytest.approx(60.5)
-    assert _grouped(((0.2, 0.99), (6.0, 0.01))) == ((pytest.approx(0.2), 0.99), (6.0, 0.01))
-
-
-def test_a_colocated_pool_that_only_prefills_decodes_nothing_in_time() -> None:
-    pool = ColocatedModel(QUEUE, STEPS, prompts=alike(0.1))
-    stretched, slowed = pool._parts(1, 50.0)
-    assert stretched.base_s == pytest.approx(0.03 / 0.001)
-    assert slowed == 1.0
-    assert pool.attainment(1, 50.0) == 0.0
-    instant = ColocatedModel(QUEUE, replace(STEPS, base_s=0.0, sequence_s=0.0), alike(0.1))
-    assert instant._parts(1, 1.0)[1] == 0.0
-
-
 def test_a_colocated_pool_sums_loads_and_is_as_good_as_its_worse_half() -> None:
     pool = ColocatedModel(QUEUE, STEPS, prompts=alike(0.1))
     assert pool.load(2.0) == pytest.approx(STEPS.load(2.0) + 0.2)
@@ -280,13 +131,6 @@ def test_a_colocated_pool_sums_loads_and_is_as_good_as_its_worse_half() -> None:
     assert pool.in_flight_floor(25.0) == 3
     hard = ColocatedModel(replace(QUEUE, limit_s=0.1), replace(STEPS, limit_s=0.01), alike(0.1))
     assert (hard.relaxed(0.9).prefill.limit_s, hard.relaxed(0.9).decode.limit_s) == (0.4, 0.0606)
-
-
-def test_a_colocated_replica_computes_what_caches_do_not_have() -> None:
-    work = Work(1000.0, 1e6, 100.0, cached=0.25)
-    pool = colocated_model(Replica(0.03, 1e-4, 3e-4, 0.0), work, 1.0, 0.04)
-    assert pool.per_prompt_s == pytest.approx(0.075)
-    assert (pool.prefill.limit_s, pool.decode.limit_s, pool.decode.joins) == (1.0, 0.04, False)
 
 
 # --- sizes ----------------------------------------------------------------------------------------
@@ -303,36 +147,12 @@ def test_each_role_has_its_model_and_limits() -> None:
     assert isinstance(model_of("colocated", replica, work, limits), ColocatedModel)
 
 
-def test_without_requests_or_without_hope_one_replica_is_the_smallest_size() -> None:
-    assert smallest(QUEUE, 0.0, 0.9) == 1
-    assert smallest(QUEUE, -1.0, 0.9) == 1
-    assert carrying(QUEUE, 0.9) is QUEUE
-    assert carrying(replace(QUEUE, limit_s=0.1), 0.9).reachable == 1.0
-
-
 def test_the_goal_is_lowered_to_just_below_what_can_be_reached() -> None:
     """A tenth of the prompts is late in any case, so the goal is 0.895 and not 0.9."""
     model = PrefillModel(((0.2, 0.9), (9.0, 0.1)), 1.08, 2.0, 1.0)
     for rate in (0.5, 4.0, 40.0):
         counted = next(n for n in range(1, 500) if model.attainment(n, rate) >= 0.895)
         assert smallest(model, rate, 0.95) == counted
-
-
-def test_roles_without_load_or_hope_are_sized_alone() -> None:
-    idle = Demanded(QUEUE, 0.0, 1.0)
-    assert fewest((idle, Demanded(STEPS, 4.0, 1.0)), 0.9) == (1, smallest(STEPS, 4.0, 0.9))
-    hopeless = Demanded(replace(QUEUE, limit_s=0.1), 4.0, 1.0)
-    assert fewest((hopeless, Demanded(STEPS, 4.0, 1.0)), 0.9)[1] == smallest(STEPS, 4.0, 0.9)
-    assert fewest((Demanded(STEPS, 4.0, 1.0),), 0.9) == (smallest(STEPS, 4.0, 0.9),)
-
-
-def test_what_a_fleet_reaches_is_the_product_of_its_limits() -> None:
-    part = PrefillModel(((0.2, 0.9), (9.0, 0.1)), 1.08, 2.0, 1.0)
-    short = replace(STEPS, answers=((1.0, 0.2), (101.0, 0.8)), limit_s=0.01)
-    both = reach_of((part, short))
-    assert (both.ttft, both.tpot, both.both) == (0.9, 0.2, pytest.approx(0.18))
-    assert reach_of((ColocatedModel(part, short, 0.1),)) == both
-    assert reach_of(()).both == 1.0
 
 
 SUPPLY = RoleSupply("prefill", desired=4, ready=4)
@@ -365,12 +185,6 @@ def test_a_queue_asks_for_replicas_that_still_reach_it(
     assert backlog(QUEUE, queued_s, 10.0, supply, horizon) == replicas
 
 
-def test_a_large_fleet_adds_a_quarter_for_a_queue() -> None:
-    """Twenty are busy, so five are added and not four."""
-    supply = replace(SUPPLY, ready=20)
-    assert backlog(QUEUE, 1e6, 100.0, supply, HORIZON) == 25
-
-
 def test_a_size_is_the_largest_of_load_queue_and_what_runs() -> None:
     quiet = size(QUEUE, Load(2.0, 100.0), Counts(1, 2), SUPPLY, 0.9, HORIZON)
     assert (quiet.up, quiet.down, quiet.rule, quiet.rate) == (1, 2, Rule.DEMAND, 2.0)
@@ -387,29 +201,7 @@ def test_a_size_is_the_largest_of_load_queue_and_what_runs() -> None:
     assert (hopeless.reachable, hopeless.rule, hopeless.share) == (False, Rule.SLO_UNREACHABLE, 0.0)
 
 
-def test_prompts_shorter_than_a_token_count_as_one() -> None:
-    load = Load(10.0, 0.5, outstanding_prompt_tokens=755.0)
-    assert size(QUEUE, load, Counts(1, 1), SUPPLY, 0.9, HORIZON).backlog_s == pytest.approx(151.0)
-
-
 # --- a GPU budget ---------------------------------------------------------------------------------
-
-
-def test_a_pool_without_replicas_is_worth_nothing_and_a_queue_serves_its_part() -> None:
-    pool = sizing.Pool(0, 9, 1, STEPS, 40.0)
-    assert sizing.share_in_time(pool, 0) == 0.0
-    assert sizing.share_in_time(pool, 9) == STEPS.attainment(9, 40.0)
-    served = sizing._served(pool, 1)
-    assert served == pytest.approx(0.01 / STEPS.load(40.0))
-    assert sizing._served(pool, 100) == 0.01
-    assert sizing._served(replace(pool, rate=0.0), 1) == 0.01
-
-
-def test_at_most_24_points_tell_what_gpus_are_worth() -> None:
-    assert sizing._thinned(range(24)) == list(range(24))
-    assert sizing._thinned(range(25)) == [*range(23), 24]
-    assert sizing._thinned(range(47)) == list(range(0, 47, 2))
-    assert sizing._thinned(()) == []
 
 
 def test_a_budget_that_fits_changes_nothing_and_minimums_are_kept_over_it() -> None:
@@ -444,17 +236,6 @@ def test_what_prefill_computes_is_what_caches_do_not_have_and_at_least_a_token()
     assert replace(work, cached=1.0).computed == 1.0
     assert work.answer_spread == ((10.0, 1.0),)
     assert replace(work, answers=((3.0, 1.0),)).answer_spread == ((3.0, 1.0),)
-
-
-def test_a_lognormal_has_its_mean_and_no_spread_where_none_is_measured() -> None:
-    points = lognormal(300.0, 4 * 300.0**2)
-    assert len(points) == 16
-    assert sum(n * share for n, share in points) == pytest.approx(300.0)
-    assert points[0][0] < 60 < 900 < points[-1][0]
-    flat = lognormal(300.0, 300.0**2)
-    assert all(n == pytest.approx(300.0) for n, _ in flat)
-    assert lognormal(300.0, 0.0) == flat
-    assert lognormal(0.0, 0.0)[0][0] == 0.0
 
 
 def test_roles_are_counted_together_for_their_load_and_for_more_of_it() -> None:

@@ -130,22 +130,6 @@ def test_a_choice_that_does_not_fit_the_gpu_budget_cannot_be_had(budget: int) ->
         assert found[(one.name,)] == tried((("colocated", one),), law, USUAL, 3.0)
 
 
-def test_a_type_without_a_profile_is_not_compared() -> None:
-    law = known.goals(roles=("colocated",))
-    offers = {"colocated": (offer("a", 1, 1.0), offer("b", 1, 0.1, None))}
-    assert set(costs(MEASURED, seen(law), offers, 3.0)) == {("a",)}  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("state", "rate"), [(ScalingState(), 3.0), (MEASURED, 0.0)], ids=["no lengths", "no load"]
-)
-def test_nothing_is_compared_before_requests_were_measured(
-    state: ScalingState, rate: float
-) -> None:
-    law = known.goals(roles=("colocated",))
-    assert costs(state, seen(law), {"colocated": (offer("a", 1, 1.0),)}, rate) == {}
-
-
 # --- a day ----------------------------------------------------------------------------------------
 
 A, B = ("a",), ("b",)
@@ -172,34 +156,10 @@ def test_a_later_choice_needs_a_day_of_load_and_a_day_since_the_last_one() -> No
     assert cheapest(after(ENOUGH_SLOTS - 1), A, frozenset(), T0, T0 + DAY_S) is None
 
 
-@pytest.mark.parametrize(("b", "goes"), [(8.5, B), (8.51, None), (10.0, None), (12.0, None)])
-def test_a_change_saves_at_least_15_percent(b: float, goes: tuple[str, ...] | None) -> None:
-    assert cheapest(after(8, b=b), A, frozenset(), None, T0) == goes
-
-
 def test_a_type_that_cannot_do_it_is_left_and_never_chosen() -> None:
     assert cheapest(after(8, a=inf, b=99.0), A, frozenset(), None, T0) == B
     assert cheapest(after(8, a=10.0, b=inf), A, frozenset(), None, T0) is None
     assert cheapest(after(8, a=inf, b=inf), A, frozenset(), None, T0) is None
-
-
-def test_a_type_without_room_is_not_chosen() -> None:
-    assert cheapest(after(8), A, frozenset({B}), None, T0) is None
-
-
-def test_a_type_that_is_not_compared_is_not_left_for_its_cost() -> None:
-    assert cheapest(after(8), ("c",), frozenset(), None, T0) is None
-
-
-def test_a_slot_keeps_the_largest_cost_and_a_day_forgets_it() -> None:
-    prices = with_costs(after(1), {A: 30.0, B: 1.0}, T0 + 60)
-    assert prices.slots == ((T0, ((A, 30.0), (B, 5.0))),)
-    assert with_costs(prices, {A: 1.0, B: 1.0}, T0 + DAY_S).usual == {A: 1.0, B: 1.0}
-    assert with_costs(prices, {}, T0 + DAY_S - 1).usual == {A: 30.0, B: 5.0}
-
-
-def test_other_types_begin_anew() -> None:
-    assert with_costs(after(8), {A: 1.0}, T0 + 9 * SLOT_S).usual == {A: 1.0}
 
 
 def test_the_peaks_of_a_day_do_not_count() -> None:

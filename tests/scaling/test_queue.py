@@ -52,14 +52,6 @@ def test_replicas_that_have_been_starting_count_for_the_time_that_they_are_ahead
     assert backlog(TENTH, 60.0, 20.0, supply(1, pending=2), horizon) == wanted
 
 
-def test_no_replica_starts_longer_than_a_start_takes() -> None:
-    late, on_time = (
-        backlog(TENTH, 300.0, 20.0, supply(1, pending=2), replace(HORIZON, started_s=s))
-        for s in (900.0, 90.0)
-    )
-    assert late == on_time == 2 + 4
-
-
 def test_decode_grows_for_prompts_that_wait_and_says_so() -> None:
     model = DecodeModel(0.03, 0.0003, alike(200), 100.0, 0.06)
     load = Load(rate=5.0, prompt_tokens=1000.0, outstanding_prompt_tokens=2_000_000.0)

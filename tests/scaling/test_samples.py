@@ -5,9 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_law.estimate.demand import REMEMBERED_BINS, DemandState, Forecast, score
+from argosy_law.estimate.demand import REMEMBERED_BINS
 from argosy_law.goals import Windows
-from argosy_law.observe import Idle, Signal, Unknown, Value
+from argosy_law.observe import Idle, Signal, Value
 from argosy_law.signals.samples import (
     ENOUGH_TRANSFERS,
     OUTSTANDING,
@@ -51,15 +51,6 @@ def test_no_more_bins_are_made_than_are_remembered() -> None:
     assert bins[-1].end == 4599.0
 
 
-def test_a_forecast_whose_window_was_not_seen_is_not_scored() -> None:
-    """After a gap the counts begin anew: what was due before them has no outcome."""
-    windows = Windows(scrape_s=1, rate_s=4)
-    state = DemandState(end=100.0, counts=(5.0,) * 10, pending=(Forecast(89.0, 1.0),))
-    assert score(state, windows).residuals == ()
-    seen = DemandState(end=100.0, counts=(5.0,) * 10, pending=(Forecast(95.0, 1.0),))
-    assert score(seen, windows).residuals == ((5.0, 4.0),)
-
-
 def transferred(count: float, total_s: float, window_s: float = 180.0) -> Signal:
     """The mean transfer of a decode pod that pulled `count` KV in the window."""
     labels = {"role": "decode", "pod": "decode-0", "side": "receive"}
@@ -75,10 +66,6 @@ def test_the_first_transfers_are_too_few_for_a_mean() -> None:
     assert transferred(3, 2.7) == Idle(1000.0)
     assert transferred(ENOUGH_TRANSFERS - 1, 10.0) == Idle(1000.0)
     assert transferred(ENOUGH_TRANSFERS, 0.8) == Value(0.8 / ENOUGH_TRANSFERS, 1000.0)
-
-
-def test_enough_transfers_are_those_whose_standard_error_is_a_quarter_of_their_mean() -> None:
-    assert ENOUGH_TRANSFERS**-0.5 == 0.25
 
 
 def outstanding(role: str, *gateways: float, at: float = 1000.0, engine: bool = True) -> Signal:
@@ -98,15 +85,3 @@ def test_prompts_that_wait_in_gateways_count_as_those_in_the_engines() -> None:
     assert outstanding("prefill", 30.0, 5.0) == Value(135.0, 1000.0)
     assert outstanding("colocated", 30.0) == Value(130.0, 1000.0)
     assert outstanding("decode", 30.0) == Value(100.0, 1000.0)
-
-
-def test_a_gateway_that_reports_no_waiting_prompts_changes_nothing() -> None:
-    """One of an older version, or one that is gone."""
-    assert outstanding("prefill") == Value(100.0, 1000.0)
-    assert outstanding("prefill", 30.0, at=1000.0 - Windows().fresh_s) == Value(130.0, 1000.0)
-    assert outstanding("prefill", 30.0, at=999.0 - Windows().fresh_s) == Value(100.0, 1000.0)
-
-
-def test_waiting_prompts_say_nothing_about_engines_that_are_not_known() -> None:
-    assert isinstance(outstanding("prefill", 30.0, engine=False), Unknown)
-    assert isinstance(outstanding("prefill", float("nan")), Unknown)

@@ -15,7 +15,6 @@ from argosy_law.observe import (
     NOT_ASKED,
     FleetMetrics,
     Observations,
-    RoleSupply,
 )
 from argosy_law.pace import schedules
 from argosy_law.pace.schedules import Bounds, Window
@@ -66,11 +65,6 @@ def test_a_window_over_midnight_is_open_on_the_next_day() -> None:
     assert not night.open_at(at("2026-03-07T06:00:00"))
 
 
-def test_a_window_longer_than_its_period_never_closes() -> None:
-    hourly = window("0 * * * *", 2)
-    assert all(hourly.open_at(at("2026-03-02T00:00:00") + 600 * k) for k in range(48))
-
-
 def test_the_time_zone_is_that_of_the_start_and_follows_summer_time() -> None:
     day = window("0 8 * * *", 1, BERLIN)
     assert day.open_at(at("2026-03-28T07:00:00"))
@@ -101,20 +95,6 @@ def test_a_minimum_holds_a_cold_start_ahead_and_a_maximum_only_from_the_start() 
     assert (opened.min, opened.max, opened.max_schedule) == (3, 5, "day")
 
 
-def test_bounds_of_a_window_never_widen_those_of_the_role() -> None:
-    goals = replace(known.goals(), roles=(RoleGoal("prefill", 4, 6), RoleGoal("decode", 1, 9)))
-    for least, most in ((3, 7), (0, 1000)):
-        kept = prefill((window(least=least, most=most),), at("2026-03-02T09:00:00"), goals)
-        assert kept == RoleGoal("prefill", 4, 6)
-
-
-def test_a_minimum_that_is_the_roles_own_is_known_as_that_of_the_window() -> None:
-    same = prefill((window(least=1),), at("2026-03-02T09:00:00"))
-    assert (same.min, same.least, same.min_schedule) == (1, 1, "day")
-    first = (window(least=1, name="a"), window(least=1, name="b"))
-    assert prefill(first, at("2026-03-02T09:00:00")).min_schedule == "a"
-
-
 def test_of_several_windows_the_highest_minimum_and_the_lowest_maximum_count() -> None:
     several = (
         window(name="a", least=3, most=9),
@@ -124,22 +104,6 @@ def test_of_several_windows_the_highest_minimum_and_the_lowest_maximum_count() -
     goal = prefill(several, at("2026-03-02T09:00:00"))
     assert (goal.min, goal.min_schedule, goal.max, goal.max_schedule) == (5, "b", 7, "b")
     assert goal.unscheduled_min == goal.least == 1
-
-
-def test_a_minimum_counts_over_the_maximum_of_another_window() -> None:
-    crossing = (window(name="calm", least=None, most=2), window(name="launch", least=6))
-    goal = prefill(crossing, at("2026-03-02T09:00:00"))
-    assert (goal.min, goal.max, goal.max_schedule) == (6, 6, "launch")
-
-
-def test_the_time_of_the_next_change_is_known() -> None:
-    day, start = (window(),), at("2026-03-02T08:00:00")
-    assert schedules.next_change_s(day, start - 500, AHEAD) == 400  # a cold start ahead
-    assert schedules.next_change_s(day, start - 60, AHEAD) == 60  # it opens
-    assert schedules.next_change_s(day, start, AHEAD) == 36_000  # it closes
-    friday = at("2026-03-06T18:00:00")
-    assert schedules.next_change_s(day, friday, AHEAD) == 62 * 3600 - 100
-    assert schedules.next_change_s((), start, AHEAD) is None
 
 
 @given(
@@ -185,16 +149,6 @@ def test_between_two_decisions_a_window_raises_the_replicas_at_once() -> None:
     assert decision.message == "prefill 1 → 4 (Schedule: schedule day asks for at least 4)"
 
 
-def test_with_policy_none_a_window_is_the_minimum() -> None:
-    seen = Observations(
-        FleetMetrics(known.START, NOT_ASKED), known.supply({"prefill": 1, "decode": 1})
-    )
-    _, decision = decide(ScalingState(), seen, scheduled(RAISED, policy="None"), known.START)
-    assert decision.replicas("prefill") == 4
-    assert decision.rule is Rule.POLICY_NONE
-    assert decision.message.endswith("prefill: schedule day asks for at least 4")
-
-
 @pytest.mark.parametrize(
     ("goal", "have", "want", "why"),
     [
@@ -212,18 +166,3 @@ def test_the_law_says_which_schedule_bounds_a_role(
     target = known.target(decision, "prefill")
     assert (target.replicas, target.rule) == (want, Rule.SCHEDULE)
     assert why in target.message
-
-
-def test_a_gpu_budget_holds_over_a_schedule() -> None:
-    supply = {"prefill": 1, "decode": 1}
-    rounds = [(known.metrics(now, 1.0, supply), supply) for now in known.times(30)]
-    _, decision = known.play(replace(scheduled(RAISED), gpu_budget=3), rounds)
-    target = known.target(decision, "prefill")
-    assert (target.replicas, target.over_budget, target.rule) == (2, 2, Rule.GPU_BUDGET)
-
-
-def test_a_pod_that_starts_slowly_is_asked_for_earlier() -> None:
-    quick = RoleSupply("prefill", 1, 1, cold_starts_s=(20.0,) * 20)
-    slow = RoleSupply("decode", 1, 1, cold_starts_s=(600.0,) * 20)
-    windows = known.goals().windows
-    assert schedules.ahead((quick, slow), windows) == {"prefill": 35.0, "decode": 615.0}

@@ -54,11 +54,6 @@ def test_a_role_gives_nothing_that_it_needs_or_the_user_wants() -> None:
     assert after(PEAK, side("prefill", 5, 4, 1), side("decode", 4, 6, 6)) == (4, 6)
 
 
-def test_a_gate_keeps_a_replica_unless_its_need_is_known() -> None:
-    assert after(PEAK, side("prefill", 5, 5, 4, STARTED), side("decode", 4, 6, 6)) == (5, 6)
-    assert after(PEAK, side("prefill", 5, 5, 4, BELOW_GOAL), side("decode", 4, 6, 6)) == (4, 6)
-
-
 @pytest.mark.parametrize(
     ("ago_s", "to", "gives"),
     [
@@ -86,16 +81,6 @@ def test_what_both_roles_need_together_is_held() -> None:
     assert (state.at, state.highs) == (None, (Want(NOW - 299.9, 10), Want(NOW, 7)))
     over = ShiftState(highs=(Want(NOW - 300, 11),))
     assert after(over, *pair) == (5, 5)
-
-
-def test_what_may_not_come_back_soon_is_not_removed_for_both_together() -> None:
-    pair = (side("prefill", 6, 6, 3), side("decode", 5, 5, 5))
-    assert after(ShiftState(at=NOW - 60, to="decode"), *pair) == (6, 5)
-    assert after(ShiftState(at=NOW - 60, to="prefill"), *pair) == (5, 5)
-    gated = (side("prefill", 6, 6, 3, BELOW_GOAL), side("decode", 5, 5, 5))
-    assert after(ShiftState(), *gated) == (6, 5)
-    growing = (side("prefill", 6, 6, 6), side("decode", 5, 6, 5))
-    assert after(ShiftState(), *growing) == (6, 6)
 
 
 SIDES = st.builds(

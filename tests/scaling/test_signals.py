@@ -1,7 +1,7 @@
 """Signals from samples: exact values, the words of each reason, and where limits are."""
 
 from dataclasses import replace
-from math import exp, inf, nan
+from math import inf, nan
 
 import pytest
 
@@ -142,13 +142,6 @@ def test_why_arrivals_are_not_known_is_said(
     assert seen(*of, **more).arrivals == Unknown(reason)
 
 
-def test_a_sample_of_three_scrapes_ago_is_fresh_and_one_is_no_rate() -> None:
-    assert seen(received(0.0, 9.0, end=NOW - 30.0)).arrivals == Value(0.9, NOW - 30.0)
-    silent = seen(received(0.0, 9.0), received(5.0, pod="h"), ready=("g", "h"))
-    assert silent.silent_gateways == ("h",), "of one sample nothing follows"
-    assert silent.arrivals == Value(0.9, NOW)
-
-
 # --- means ----------------------------------------------------------------------------------------
 
 
@@ -206,18 +199,6 @@ def test_buckets_are_differences_of_cumulative_counters_of_all_pods() -> None:
     odd = seen(bucket("ten", 3.0), bucket("0", 5.0), bucket("-1", 5.0), bucket("5", 2.0), without)
     assert odd.prompts == ((5.0, 2.0),)
     assert seen(bucket("10", 3.0), bucket("20", nan)).prompts == ()
-
-
-def test_a_histogram_forgets_what_is_older_than_its_window_but_keeps_a_thousand() -> None:
-    new = 20.0 / 120.0
-    many = lengths.remember(((10.0, 6000.0),), ((20.0, 600.0),), WINDOWS)
-    assert dict(many) == {10.0: pytest.approx(6000 * exp(-new)), 20.0: pytest.approx(600 * new)}
-    few = lengths.remember(((10.0, 1000.0),), ((20.0, 60.0),), WINDOWS)
-    assert dict(few) == {10.0: pytest.approx(990.0), 20.0: pytest.approx(10.0)}
-    less = lengths.remember(((10.0, 100.0),), ((10.0, 60.0),), WINDOWS)
-    assert less == ((10.0, pytest.approx(110.0)),)
-    gone = lengths.remember(((10.0, 1e-6), (20.0, 5000.0)), ((20.0, 1.0),), WINDOWS)
-    assert [edge for edge, _ in gone] == [20.0]
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -343,17 +324,6 @@ def test_counts_shares_and_buckets_that_cannot_be_are_left_out() -> None:
     assert validity.validated(replace(whole, answers=((5.0, -1.0),))).answers == ()
 
 
-def test_arrivals_that_are_stale_or_unknown_say_why() -> None:
-    def why(arrivals: Signal) -> str | None:
-        return validity.why_unavailable(FleetMetrics(NOW, arrivals), WINDOWS)
-
-    assert why(Unknown("x")) == "x"
-    assert why(Value(1.0, NOW - 30.0)) is None
-    assert why(Value(1.0, NOW - 30.1)) == WINDOWS.stale_reason
-    assert why(Idle(NOW - 30.1)) == WINDOWS.stale_reason
-    assert why(Idle(NOW)) is None
-
-
 def test_each_role_names_the_signals_that_it_lacks() -> None:
     blind = FleetMetrics(NOW, Idle(NOW))
     assert validity.unknown_signals("prefill", blind) == (
@@ -371,23 +341,6 @@ def test_each_role_names_the_signals_that_it_lacks() -> None:
 
 
 # --- lengths --------------------------------------------------------------------------------------
-
-
-def test_lengths_are_what_was_measured_or_what_they_were() -> None:
-    measured = known.metrics(
-        NOW, 1.0, {"decode": 1}, prompt_tokens=100.0, prompt_tokens_squared=30_000.0,
-        output_tokens=7.0, kv_transfer_s=0.5,
-    )  # fmt: skip
-    after = lengths.update_lengths(Lengths(), measured, WINDOWS)
-    assert (after.prompt, after.variation, after.output, after.transfer_s) == (100.0, 3.0, 7.0, 0.5)
-    blind = FleetMetrics(NOW, Idle(NOW), cached_share=Value(0.25, NOW))
-    kept = lengths.update_lengths(after, blind, WINDOWS)
-    assert kept == replace(after, cached=0.25)
-    short = known.metrics(NOW, 1.0, {"decode": 1}, prompt_tokens=0.5, prompt_tokens_squared=1e9)
-    assert lengths.update_lengths(Lengths(), short, WINDOWS).prompt == 1.0
-    assert lengths.update_lengths(Lengths(), short, WINDOWS).variation == 101.0
-    even = known.metrics(NOW, 1.0, {"decode": 1}, prompt_tokens=9.0, prompt_tokens_squared=1.0)
-    assert lengths.update_lengths(Lengths(), even, WINDOWS).variation == 1.0
 
 
 def test_before_an_answer_a_request_is_guessed_from_steps_or_from_a_public_trace() -> None:

@@ -1,7 +1,5 @@
 """Metrics of a part of the fleet: the rest may carry any load, so nothing is removed."""
 
-from dataclasses import replace
-
 import pytest
 
 from argosy_law.decide import decide
@@ -9,11 +7,9 @@ from argosy_law.decision import Rule
 from argosy_law.goals import Windows
 from argosy_law.observe import (
     FleetMetrics,
-    Idle,
     Observations,
     RoleMetrics,
     Unknown,
-    Value,
 )
 from argosy_law.signals.samples import RECEIVED, Round, Series, assemble
 from argosy_law.state import ScalingState
@@ -33,13 +29,6 @@ def counted(pod: str, *counts: float, until: float = 1000.0) -> Series:
 
 def seen(*series: Series, ready: frozenset[str] = BOTH) -> FleetMetrics:
     return assemble(Round(1000.0, series, len(series), 2, ready), WINDOWS)
-
-
-def test_a_fleet_is_idle_only_when_every_ready_gateway_says_so() -> None:
-    flat = seen(counted("gateway-a", *[7.0] * 9), counted("gateway-b", *[3.0] * 9))
-    assert isinstance(flat.arrivals, Idle)
-    half = seen(counted("gateway-a", *[7.0] * 9))
-    assert half.arrivals == Unknown("GatewaySilent: Prometheus has no fresh samples of gateway-b")
 
 
 @pytest.mark.parametrize(
@@ -64,17 +53,6 @@ def test_while_no_gateway_is_ready_the_demand_is_unknown(counts: list[float]) ->
     assert assemble(taken, WINDOWS).arrivals == Unknown(reason)
 
 
-def test_what_arrives_at_the_gateways_that_report_still_counts() -> None:
-    half = seen(counted("gateway-a", *(2.0 * i for i in range(9))))
-    assert half.arrivals == Value(2.0, 1000.0)
-    assert half.silent_gateways == ("gateway-b",)
-
-
-def test_a_gateway_that_is_not_ready_need_not_report() -> None:
-    flat = seen(counted("gateway-a", *[7.0] * 9), ready=frozenset({"gateway-a"}))
-    assert isinstance(flat.arrivals, Idle)
-
-
 def test_nothing_is_removed_while_a_ready_gateway_is_silent() -> None:
     """The reported fault: the silent gateway carried all the traffic, and prefill went 2 → 1."""
     decision = follow(
@@ -83,13 +61,6 @@ def test_nothing_is_removed_while_a_ready_gateway_is_silent() -> None:
     assert [t.replicas for t in decision.targets] == [3, 3]
     assert {t.rule for t in decision.targets} == {Rule.METRICS_UNAVAILABLE}
     assert decision.silent_gateways == ("gateway-b",)
-
-
-def test_replicas_are_added_for_what_the_other_gateways_see() -> None:
-    decision = follow(
-        lambda now: metrics(now, 12, silent_gateways=("gateway-b",)), supply(1, 1), ticks=5
-    )
-    assert decision.replicas("prefill") > 1
 
 
 def test_a_whole_hold_is_seen_after_the_gateway_came_back_before_anything_goes() -> None:
@@ -106,11 +77,3 @@ def test_a_whole_hold_is_seen_after_the_gateway_came_back_before_anything_goes()
         removed = any(t.replicas < t.current for t in decision.targets)
         assert not removed or now - (back - 2) >= GOALS.windows.down_hold_s
     assert removed
-
-
-def test_exactly_half_of_a_roles_pods_silent_removes_nothing() -> None:
-    half = (RoleMetrics("prefill", 2), RoleMetrics("decode", 2))
-    wide = replace(GOALS, gpu_budget=None)
-    decision = follow(lambda now: metrics(now, 0, roles=half), supply(4, 4), goals=wide)
-    assert [t.replicas for t in decision.targets] == [4, 4]
-    assert {t.rule for t in decision.targets} == {Rule.METRICS_UNAVAILABLE}

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from argosy_law.goals import Serving, Windows
 from argosy_law.observe import FleetMetrics, RoleMetrics, StepDelta
 from argosy_law.signals import lengths, validity
-from argosy_law.signals.samples import OUTPUTS, PROMPTS, Round, Series, assemble
 from argosy_law.size import sizing
 from argosy_law.size.pools import decode_model, prefill_model
 from argosy_law.size.work import BEYOND, EDGES, Replica, Work, mean_of, of_buckets
@@ -44,22 +43,6 @@ def test_the_context_of_a_step_is_what_engines_count() -> None:
     assert limit == pytest.approx((0.06 - 28.8e-3) / (0.2825e-3 + 9.4e-8 * context))
 
 
-def test_a_context_is_averaged_over_as_long_as_lengths_are() -> None:
-    before = lengths.update_lengths(Lengths(), counted(10, 10 * 1000.0), WINDOWS)
-    assert before.context == 1000.0
-    after = before
-    for _ in range(12):  # 12 · 15 s is one window of 180 s
-        after = lengths.update_lengths(after, counted(10, 10 * 2000.0), WINDOWS)
-    assert after.context == pytest.approx(1000 + 1000 * (1 - 0.36788), abs=0.1)
-
-
-@pytest.mark.parametrize("sequences", [0.0, 0.4])
-def test_a_round_without_decode_steps_keeps_the_last_context(sequences: float) -> None:
-    before = Lengths(context=700.0)
-    assert lengths.update_lengths(before, counted(sequences, 10.0), WINDOWS).context == 700.0
-    assert lengths.update_lengths(Lengths(), counted(sequences, 10.0), WINDOWS).context is None
-
-
 # --- histograms -----------------------------------------------------------------------------------
 
 BUCKETS = st.dictionaries(st.sampled_from((*EDGES, BEYOND)), st.floats(0.5, 1e4), min_size=1).map(
@@ -80,47 +63,6 @@ def test_lengths_of_a_histogram_lie_in_its_buckets_with_their_shares(
         inside = [share for tokens, share in spread if lower[upper] < tokens <= upper]
         assert sum(inside) == pytest.approx(count / total)
     assert least < mean_of(spread) < most + 1
-
-
-def test_a_histogram_has_the_mean_that_is_measured() -> None:
-    """Prompts of 1,000 to 5,000 tokens, whose mean says where in the buckets they are."""
-    buckets = ((2000.0, 30.0), (5000.0, 10.0))
-    for mean in (1600.0, 1900.0, 2300.0):
-        assert mean_of(of_buckets(buckets, mean)) == pytest.approx(mean, rel=1e-3)
-
-
-def test_answers_of_two_and_three_tokens_are_told_apart() -> None:
-    spread = of_buckets(((1.0, 30.0), (2.0, 20.0), (5.0, 30.0), (10.0, 20.0)), 3.0)
-    assert spread[:5] == (
-        (1.0, pytest.approx(0.3)),
-        (2.0, pytest.approx(0.2)),
-        (3.0, pytest.approx(0.1)),
-        (4.0, pytest.approx(0.1)),
-        (5.0, pytest.approx(0.1)),
-    )
-
-
-def scraped(counts: dict[str, float], name: str = PROMPTS) -> tuple[Series, ...]:
-    """Cumulative counters of a gateway that had 100 in each bucket a minute ago."""
-    labels = {"role": "gateway", "pod": "gateway-0"}
-    return tuple(
-        Series(f"{name}_bucket", labels | {"le": le}, ((940.0, 100.0), (1000.0, 100.0 + grown)))
-        for le, grown in counts.items()
-    )
-
-
-def test_cumulative_buckets_of_all_gateways_become_requests_per_bucket() -> None:
-    grown = {"10.0": 4.0, "20.0": 4.0, "50.0": 9.0, "+Inf": 10.0}
-    series = (*scraped(grown), *scraped(grown), *scraped({"1.0": 7.0, "+Inf": 7.0}, OUTPUTS))
-    metrics = assemble(Round(1000.0, series, 1, 1), WINDOWS)
-    assert metrics.prompts == ((10.0, 8.0), (50.0, 10.0), (BEYOND, 2.0))
-    assert metrics.answers == ((1.0, 7.0),)
-
-
-@pytest.mark.parametrize("le", ["", "many", "nan", "-1"])
-def test_a_bucket_without_an_edge_is_left_out(le: str) -> None:
-    series = (*scraped({le: 5.0}), *scraped({"50.0": 9.0}))
-    assert assemble(Round(1000.0, series, 1, 1), WINDOWS).prompts == ((50.0, 9.0),)
 
 
 @pytest.mark.parametrize("broken", [(50.0, nan), (50.0, inf), (50.0, -1.0), (0.0, 5.0), (inf, 5.0)])
@@ -144,24 +86,7 @@ def test_a_histogram_keeps_a_thousand_requests_and_of_a_busy_fleet_a_window() ->
     assert lengths.remember(few, (), WINDOWS) == few
 
 
-def test_few_requests_make_no_histogram() -> None:
-    known_ = Lengths(prompt=100.0, variation=1.5, output=10.0)
-    few = lengths.work(replace(known_, prompts=((100.0, 19.0),)), counted(0, 0))
-    enough = lengths.work(replace(known_, prompts=((100.0, 20.0),)), counted(0, 0))
-    assert (few.prompts, len(enough.prompts)) == ((), 3)
-
-
 # --- what a request takes -------------------------------------------------------------------------
-
-
-def test_the_second_moment_of_a_prompts_time_is_that_of_the_measured_lengths() -> None:
-    """E[L²] of 9.03 + 1 times the squared mean: sixteen quantiles of a lognormal have two thirds
-    of it, and prefill waits in proportion."""
-    work = Work(308.0, 10.03 * 308.0**2, 93.0)
-    lean = Replica(0.0, 0.1066e-3, 0.0, 0.0)
-    assert prefill_model(lean, work, 1.0).variation == pytest.approx(10.03)
-    points = work.computed_spread
-    assert sum(n * n * share for n, share in points) < 0.75 * work.prompt_squared
 
 
 def test_a_prompt_pays_for_each_chunk_and_shares_its_steps_while_others_wait() -> None:
@@ -188,13 +113,6 @@ def test_a_short_answer_pays_the_transfer_and_the_edge_of_a_step_with_its_few_to
     assert three.reachable == 1.0
     alone = decode_model(replica, Work(100, 100**2, 2.0, answers=((2.0, 1.0),)), 0.06)
     assert alone.reachable == 1.0  # a colocated sequence neither moves nor waits for an edge
-
-
-def test_a_batch_is_bounded_by_the_engines_limit() -> None:
-    work = Work(100, 100**2, 50.0)
-    bounded = decode_model(Replica(0.01, 0.0, 1e-5, 0.0, most_sequences=64), work, 0.06)
-    assert bounded.batch_limit == 64
-    assert decode_model(Replica(0.01, 0.0, 1e-5, 0.0), work, 0.06).batch_limit == pytest.approx(5e3)
 
 
 def test_the_order_and_the_limits_of_a_fleet_are_those_of_its_spec() -> None:
@@ -255,13 +173,6 @@ def test_no_other_fleet_meets_the_goal_at_a_lower_cost(
     )
     assert ttft[found[0] - 1] * tpot[found[1] - 1] >= 0.9
     assert found[0] * costs[0] + found[1] * costs[1] == pytest.approx(cheapest)
-
-
-def test_a_pool_that_can_only_carry_its_load_does_not_make_the_other_grow() -> None:
-    work = Work(1200, 1200**2, 200)
-    hopeless = sizing.Demanded(prefill_model(LLAMA, work, 0.01), 9.0, 1)
-    decode = sizing.Demanded(decode_model(LLAMA, work, 0.05), 9.0, 1)
-    assert sizing.fewest((hopeless, decode), 0.9)[1] == sizing.fewest((decode,), 0.9)[0]
 
 
 def test_both_pools_together_meet_the_goal_and_not_only_each() -> None:

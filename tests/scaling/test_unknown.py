@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from argosy_law.decision import Rule
 from argosy_law.goals import SLO
 from argosy_law.observe import FleetMetrics, Idle
-from argosy_law.state import ScalingState
 from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling.known import (
-    LLAMA,
     goals,
     metrics,
     play,
@@ -83,48 +81,6 @@ def test_an_unknown_kv_gauge_is_not_endless_memory() -> None:
     full, lacking = steady(have, ("kv_capacity_tokens",), SLO(1.0, 0.05), 30.65, **usual)
     assert target(full, "decode").demanded == 30
     assert target(lacking, "decode").demanded == 30
-
-
-def test_an_unknown_second_moment_is_not_prompts_of_one_length() -> None:
-    have: dict[RoleName, int] = {"prefill": 5, "decode": 9}
-    usual = {"prompt_tokens": 2000.0, "prompt_tokens_squared": 1.49 * 2000.0**2}
-    full, lacking = steady(have, ("prompt_tokens_squared",), SLO(0.6, 0.04), 14.8, **usual)
-    assert target(full, "prefill").demanded == 5
-    assert target(lacking, "prefill").demanded == 5
-
-
-def test_a_second_moment_that_was_never_known_counts_as_wide() -> None:
-    have: dict[RoleName, int] = {"prefill": 5, "decode": 9}
-    law = goals(SLO(0.6, 0.04))
-    rounds = [metrics(now, 14.8, have, prompt_tokens=2000.0) for now in times(60)]
-    _, lacking = play(law, [(without(m, ["prompt_tokens_squared"]), have) for m in rounds])
-    _, even = play(law, [(m, have) for m in rounds])
-    assert target(lacking, "prefill").demanded > target(even, "prefill").demanded
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("never", [False, True])
-@pytest.mark.parametrize(
-    ("role", "name"),
-    [(role, name) for role, names in RESTS_ON.items() for name in sorted(names - {"arrivals"})],
-)
-def test_a_role_keeps_its_replicas_while_a_signal_that_its_size_rests_on_is_unknown(
-    name: str, role: RoleName, never: bool
-) -> None:
-    """For hours, at a tenth of what it could carry; once it is known again, they go."""
-    have: dict[RoleName, int] = {"prefill": 6, "decode": 6}
-    if role == "colocated":
-        have = {"colocated": 6}
-    law, state = goals(roles=have), ScalingState()
-    if not never:
-        state, _ = play(law, [(metrics(now, 1.0, have), have) for now in times(60, -60)])
-    rounds = [without(metrics(now, 1.0, have), [name]) for now in times(200)]
-    state, lacking = play(law, [(seen, have) for seen in rounds], state)
-    kept = target(lacking, role)
-    assert kept.replicas == 6
-    assert kept.rule is Rule.METRICS_UNAVAILABLE
-    state, known = play(law, [(metrics(n, 1.0, have), have) for n in times(60, 200)], state)
-    assert target(known, role).replicas == 5
 
 
 def test_the_decision_names_the_signal_that_is_unknown() -> None:
@@ -212,31 +168,10 @@ def unanswered(
 ONE: dict[RoleName, int] = {"prefill": 1, "decode": 1}
 
 
-@pytest.mark.parametrize("prior", [LLAMA, None])
-def test_sequences_in_flight_grow_decode_before_the_first_answer_has_ended(prior: object) -> None:
-    law = goals(prior=prior)  # type: ignore[arg-type]
-    rounds = [(unanswered(now, ONE, running=2000.0), ONE) for now in times(3)]
-    _, decision = play(law, rounds)
-    assert target(decision, "decode").replicas > 1
-    assert target(decision, "decode").demanded > 2000 * 1100 / LLAMA.kv_tokens
-
-
 def test_arrivals_alone_grow_both_roles_before_the_first_answer_has_ended() -> None:
     _, decision = play(goals(), [(unanswered(now, ONE, rate=30.0), ONE) for now in times(3)])
     assert target(decision, "prefill").replicas > 1
     assert target(decision, "decode").replicas > 1
-
-
-def test_prompts_that_wait_grow_prefill_before_the_first_answer_has_ended() -> None:
-    rounds = [unanswered(now, ONE, rate=1.0, outstanding_prompt_tokens=9e5) for now in times(3)]
-    _, decision = play(goals(), [(seen, ONE) for seen in rounds])
-    assert target(decision, "prefill").replicas > 1
-    assert target(decision, "prefill").rule in (Rule.BACKLOG, Rule.STEP_LIMIT)
-
-
-def test_before_any_answer_the_prompts_length_is_that_of_the_steps() -> None:
-    _, decision = play(goals(), [(unanswered(now, ONE), ONE) for now in times(3)])
-    assert decision.numbers["prompt_tokens"] == 1000.0
 
 
 def test_nothing_is_removed_before_the_first_answer_has_ended() -> None:

@@ -50,13 +50,6 @@ def test_decode_grows_for_two_thousand_sequences_although_one_alone_misses_tpot(
     assert not decision.reachable
 
 
-def test_a_backlog_that_binds_the_number_does_not_make_the_slo_reachable() -> None:
-    decision, _ = grown(SLO(0.5, 0.04), 1.0, ticks=1, prompt_tokens=9000.0,
-                        outstanding_prompt_tokens=9e6)  # fmt: skip
-    assert target(decision, "prefill").demanded >= 5
-    assert not decision.reachable
-
-
 def test_a_pool_that_misses_its_slo_anyway_gives_back_what_the_load_no_longer_needs() -> None:
     state, have, law = None, {"prefill": 12, "decode": 3}, goals(SLO(0.5, 0.04))
     for now in times(120):
@@ -87,43 +80,6 @@ def test_every_pool_whose_slo_is_out_of_reach_is_sized_above_its_load(
         assert sizes[0] < 10 * (1 + carried.load(rate))
 
 
-def decided_for(share: float, **signals: float) -> Decision:
-    """One round in which so large a share of the prompts misses TTFT alone, beside answers of which
-    one in twenty has two tokens and misses TPOT by its KV transfer."""
-    now = times(1)[0]
-    seen = metrics(now, 1.0, ONE, kv_transfer_s=0.05, **signals)
-    prompts = ((1000.0, 100 * (1 - share)), (20_000.0, 100 * share))
-    seen = replace(seen, prompts=prompts, answers=((2.0, 5.0), (200.0, 95.0)), scored=100.0)
-    return play(goals(SLO(1.0, 0.04)), [(seen, ONE)])[1]
-
-
-@pytest.mark.parametrize(("share", "reachable"), [(0.0, True), (0.04, True), (0.07, False)])
-def test_the_share_that_both_limits_leave_together_is_what_can_be_reached(
-    share: float, reachable: bool
-) -> None:
-    """Each limit alone leaves more than the goal of 0.9: 0.93 · 0.95 is less."""
-    decision = decided_for(share, attainment=0.5)
-    assert decision.reachable is reachable
-    assert decision.numbers["ttft_reachable"] == pytest.approx(1 - share)
-    assert decision.numbers["tpot_reachable"] == pytest.approx(0.95)
-
-
-def test_an_slo_that_was_met_is_within_reach_whatever_the_model_says() -> None:
-    assert decided_for(0.5, attainment=0.9).reachable
-    assert not decided_for(0.5, attainment=0.89).reachable
-
-
-def test_a_number_far_beyond_the_maximum_does_not_fill_the_record_with_candidates() -> None:
-    _, decision = play(
-        goals(SLO(1.0, 0.02)), [(metrics(times(1)[0], 90.0, ONE, running=90_000.0), ONE)]
-    )
-    assert target(decision, "decode").demanded > 500
-    weighed = [c.replicas for c in decision.candidates if c.role == "decode"]
-    assert {4, 5, 6} < set(weighed)
-    assert max(weighed) == target(decision, "decode").demanded + 1
-    assert len(weighed) <= 6
-
-
 def test_a_fleet_whose_ttft_is_out_of_reach_serves_its_load_without_a_growing_queue() -> None:
     """A prompt of 2,000 tokens takes 0.22 s, the target is 0.1 s: nine a second in the loop."""
     law = replace(GOALS, slo=SLO(0.1, 0.04), gpu_budget=None)
@@ -135,13 +91,3 @@ def test_a_fleet_whose_ttft_is_out_of_reach_serves_its_load_without_a_growing_qu
     assert waits[len(waits) // 2] < 2 * 0.22
     assert not run.ticks[-1].decision.reachable
     assert run.ticks[-1].decision.replicas("prefill") <= 6
-
-
-def test_a_role_gives_back_what_it_does_not_need_although_the_others_slo_is_out_of_reach() -> None:
-    """The attainment of the fleet is then no reason to keep decode: nothing could raise it."""
-    law, have, state = goals(SLO(0.5, 0.04)), {"prefill": 12, "decode": 6}, None
-    for now in times(60):
-        seen = metrics(now, 1.0, have, prompt_tokens=9000.0, attainment=0.0, ttft_attainment=0.0)
-        state, decision = play(law, [(seen, have)], state)
-        have = {t.role: t.replicas for t in decision.targets}
-    assert have["decode"] <= 2

@@ -3,15 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from argosy_law.decide import decide
 from argosy_law.decision import Rule
 from argosy_law.goals import RoleGoal
 from argosy_law.observe import Front, Observations, RoleSupply, unknown_metrics
 from argosy_law.pace.schedules import UNHEARD_S
-from argosy_law.record import from_json, to_json
 from argosy_law.state import ScalingState
 from tests.scaling.known import POOLS, START, goals, metrics, supply
 
@@ -63,16 +60,6 @@ def test_without_evidence_that_nobody_uses_the_fleet_the_law_decides(front):
     assert all(replicas > 0 for replicas in targets(decision).values())
 
 
-@pytest.mark.parametrize("more", [{}, {"slo": None}, {"policy": "None"}], ids=str)
-def test_neither_an_slo_nor_metrics_are_needed(more):
-    blind = unknown_metrics(START, "PrometheusAway: no answer")
-    assert targets(decided(QUIET, seen=blind, **more)) == NONE
-    assert targets(decided(Front(in_flight=1), NONE, seen=blind, **more)) == {
-        "prefill": 1,
-        "decode": 2,
-    }
-
-
 @pytest.mark.parametrize(
     "pods",
     [
@@ -122,35 +109,6 @@ def test_a_gateway_that_is_silent_for_long_starts_the_fleet():
         Rule.WAKING,
     )
     assert "a ready gateway has not answered the operator for more than 30 s" in decision.message
-
-
-def test_when_the_field_is_removed_the_fleet_starts():
-    looked = Observations(metrics(START, 0.0, BOTH), supply(NONE), QUIET)
-    decision = decide(ScalingState(), looked, replace(law(), zero_after_s=None), START)[1]
-    assert targets(decision) == {"prefill": 1, "decode": 2}
-
-
-@given(
-    st.builds(
-        Front,
-        in_flight=st.integers(0, 3),
-        idle_s=st.none() | st.floats(0, 2 * AFTER_S),
-        unheard_s=st.floats(0, 60),
-    ),
-    st.sampled_from([BOTH, NONE]),
-)
-def test_a_record_of_the_decision_repeats_it(front, have):
-    looked = Observations(metrics(START, 0.0, BOTH), supply(have), front)
-    again = from_json(Observations, to_json(looked))
-    assert decide(ScalingState(), again, law(), START) == decide(
-        ScalingState(), looked, law(), START
-    )
-
-
-def test_a_record_from_before_there_were_such_fleets_can_be_read():
-    old = to_json(Observations(metrics(START, 1.0, BOTH), supply(BOTH)))
-    del old["front"]
-    assert from_json(Observations, old).front == Front()
 
 
 def test_a_schedule_keeps_a_fleet_from_zero_and_starts_it_from_there():

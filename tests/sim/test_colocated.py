@@ -69,13 +69,6 @@ def test_prefill_first_lets_decodes_stand_still() -> None:
     assert (pod.steps, pod.prompt_steps) == (2, 2)
 
 
-def test_a_long_prompt_fills_what_decodes_leave_of_each_step() -> None:
-    world = played(setup(step_tokens=101), trace([(0.0, 50, 30), (0.155, 300, 1)]))
-    # behind one decode there is room for 100 prompt tokens: three mixed steps
-    steps = [0.1 + 0.001 + (52 + n) * 1e-5 + 0.1 for n in range(3)]
-    assert world.first[1] == pytest.approx(0.15 + 0.011 + 51e-5 + sum(steps))
-
-
 def test_requests_of_a_full_batch_or_full_memory_wait_for_an_end() -> None:
     world = played(setup(sequences=1), trace([(0.0, 10, 20), (0.0, 10, 2)]))
     assert world.first[1] == pytest.approx(world.last[0] + 0.11)
@@ -177,17 +170,6 @@ def test_every_request_ends_once_and_gives_back_what_it_had(
             pod = the_pod(world, index)
             assert (pod.open, pod.tokens, pod.computed, pod.context) == (0, 0, 0, 0)
             assert (pod.kv_free, pod.jump, pod.stalled) == (10_000, 0, False)
-
-
-def test_requests_go_to_the_pod_with_the_fewest_and_wait_without_one() -> None:
-    world = started(setup(cold_s=5.0), trace([(1.0, 10, 2), (2.0, 10, 2)]), pods=0)
-    world.scale("colocated", 2)
-    world.advance(4.9)
-    assert list(world.held) == [0, 1]
-    world.advance(inf)
-    assert [the_pod(world, n).prefill_requests for n in range(2)] == [2, 0]
-    spread = played(setup(), trace([(1.0, 10, 2), (1.0, 10, 2)]), pods=2)
-    assert [the_pod(spread, n).prefill_requests for n in range(2)] == [1, 1]
 
 
 def test_the_queue_serves_who_can_still_meet_the_limit() -> None:

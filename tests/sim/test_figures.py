@@ -1,12 +1,12 @@
 """Figures of runs that are small enough to work out by hand."""
 
 from dataclasses import replace
-from math import inf, nan
+from math import inf
 
 import pytest
 
 from argosy_law.sim import figures
-from argosy_law.sim.replay import ROLES, TOGETHER, Run, static
+from argosy_law.sim.replay import ROLES, Run, static
 from tests.sim.fleets import played, setup, started, trace
 
 
@@ -34,21 +34,6 @@ def test_t49_both_limits_are_needed_and_each_is_counted() -> None:
         "attainment_ttft": 0.75,
         "attainment_tpot": 0.5,
     }
-
-
-def test_a_limit_that_is_just_met_is_met_and_a_killed_request_meets_none() -> None:
-    world = played(setup(ttft_s=1.0, tpot_s=0.0625), trace([(0.0, 100, 3), (5.0, 100, 3)]))
-    world.first, world.last = [1.0, 5.1], [1.125, nan]
-    verdicts = list(figures.verdicts(world, 0.0))
-    assert verdicts == [(0.0, True, True), (5.0, False, False)]
-
-
-def test_a_minute_below_the_goal_is_a_violation() -> None:
-    rows = [(1.0, 100, 1), (20.0, 1500, 1), (61.0, 100, 1), (200.0, 1500, 1)]
-    world = played(setup(), trace(rows))
-    assert figures.violation_minutes(world, 0.0, 0.6) == 2  # the first and the fourth
-    assert figures.violation_minutes(world, 0.0, 0.5) == 1
-    assert figures.violation_minutes(world, 60.0, 0.6) == 1
 
 
 def test_gpus_count_from_creation_to_deletion() -> None:
@@ -110,18 +95,6 @@ def test_the_largest_batch_fits_the_limit_the_memory_and_the_engine(
     of = setup(tpot_s=tpot_s, sequences=sequences)
     decode = figures.physical_pod_seconds(trace([(0.0, 1000, 101)]), of, 0.0)["decode"]
     assert decode == pytest.approx(100 * (0.01 / batch + 0.011505))
-
-
-def test_a_colocated_step_pays_the_longer_one_of_two_bases() -> None:
-    requests, of = trace([(0.0, 1000, 1), (100.0, 1000, 101)]), setup(step_tokens=1000)
-    least = figures.physical_pod_seconds(requests, of, 0.0)
-    # two prefill steps have bases of 0.2 s; 100 tokens in batches of 3.5 have 0.29 s
-    assert least["colocated"] == pytest.approx(least["prefill"] + least["decode"] - 0.2)
-    spent = figures.physical_gpu_hours(requests, of, 0.0, TOGETHER)
-    assert spent == pytest.approx(least["colocated"] * 2 / 3600)
-    many = figures.physical_pod_seconds(requests, setup(step_tokens=100), 0.0)
-    decode_bases_s = 100 * 0.01 / ((0.05 - 0.01) / 0.011505)
-    assert many["colocated"] == pytest.approx(many["prefill"] + many["decode"] - decode_bases_s)
 
 
 def test_the_physical_bound_counts_attention_over_what_is_not_cached() -> None:

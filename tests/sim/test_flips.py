@@ -3,18 +3,14 @@
 from dataclasses import replace
 from math import inf, isnan
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_law.goals import Windows
-from argosy_law.sim.replay import Replicas, observe
+from argosy_law.sim.replay import Replicas
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.fleet import World
 from argosy_law.sim.world.machine import FLIP_S
 from argosy_law.sim.world.pods import DecodePod, PrefillPod
-from argosy_law.sim.world.scrape import Scraper
-from argosy_operator.api.v1alpha1 import RoleName
 from tests.sim.fleets import MACHINE, setup, trace
 from tests.sim.test_conservation import ROWS
 
@@ -55,16 +51,6 @@ def test_an_empty_pod_serves_in_its_new_role_after_seconds() -> None:
     assert (old.flipped, new.flipped) == (False, True)
 
 
-def test_without_role_flips_the_new_pod_takes_a_cold_start() -> None:
-    world = fleet(2, 1, flips=False)
-    at(world, 10.0, 1, 2)
-    world.advance(69.9)
-    assert ready(world) == (1, 1)
-    world.advance(70.0)
-    assert ready(world) == (1, 2)
-    assert not world.pods["decode"][1].flipped
-
-
 def test_a_pod_with_work_finishes_it_first() -> None:
     # one answer of 1,001 tokens at 10 ms and more a step
     world = fleet(1, 2, trace([(0.0, 10, 1001), (0.0, 10, 1001), (900.0, 10, 2)]))
@@ -92,15 +78,6 @@ def test_a_new_pod_starts_if_the_old_one_is_not_empty_within_a_cold_start() -> N
     assert not any(isnan(last) for last in world.last)
 
 
-def test_a_pod_that_leaves_anyway_is_taken_by_the_role_that_grows_later() -> None:
-    world = fleet(1, 2, trace([(0.0, 10, 1001), (0.0, 10, 1001), (900.0, 10, 2)]))
-    at(world, 1.0, 1, 1)
-    at(world, 5.0, 2, 1)
-    assert len(world.coming("prefill")) == 1
-    world.advance(59.0)
-    assert ready(world) == (2, 1)
-
-
 def test_a_pod_that_is_wanted_back_stays_what_it_is() -> None:
     world = fleet(1, 2, trace([(0.0, 10, 1001), (0.0, 10, 1001), (900.0, 10, 2)]))
     at(world, 1.0, 2, 1)
@@ -120,13 +97,6 @@ def test_flips_are_apart_and_none_goes_back_at_once() -> None:
     at(world, 339.9, 2, 3)
     at(world, 340.0, 3, 2)
     assert [pod.flipped for pod in world.pods["prefill"]] == [False] * 5 + [True]
-
-
-def test_one_of_many_flips_and_the_others_start_anew() -> None:
-    world = fleet(4, 1)
-    at(world, 10.0, 1, 4)
-    assert [pod.flipped for pod in world.pods["decode"]] == [False, True, False, False]
-    assert len(world.living("prefill")) == 1
 
 
 @settings(max_examples=60, deadline=None)
@@ -157,13 +127,3 @@ def test_every_request_ends_once_however_pods_change_their_roles(
             assert (pod.open, pod.tokens, list(pod.queue)) == (0, 0, [])
         elif isinstance(pod, DecodePod):
             assert (pod.open, pod.kv_free, pod.context) == (0, 10_000, 0)
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_flip_is_no_cold_start(role: RoleName) -> None:
-    world = fleet(3, 3)
-    at(world, 10.0, *((4, 2) if role == "prefill" else (2, 4)))
-    world.advance(100.0)
-    seen = observe(Scraper(world, Windows(), 0.0), world)
-    assert seen.of(role).cold_starts_s == (60.0,) * 3
-    assert (seen.of(role).desired, seen.of(role).ready, seen.of(role).pending) == (4, 4, 0)

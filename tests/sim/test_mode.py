@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from argosy_law.sim import cli, figures
-from argosy_law.sim.laws import LAWS
-from argosy_law.sim.reference import hindsight
-from argosy_law.sim.replay import static
+from argosy_law.sim import cli
 from argosy_law.sim.world.colocated import ColocatedWorld
-from tests.sim.fleets import poisson, setup, trace
 from tests.sim.test_simulate import TRACE, arguments, refused
 
 END_S, WARMUP_S, GPUS = float(TRACE.read_text().split()[-1].split(",")[0]), 60.0, 4
@@ -49,27 +45,6 @@ def test_the_law_scales_the_pool_from_the_constant_fleet(tmp_path: Path) -> None
     assert 0.5 < result["attainment"] <= 1
 
 
-@pytest.mark.parametrize("law", sorted(LAWS.keys() - cli.SEPARATE))
-def test_every_law_that_is_not_refused_moves_the_pool(law: str, tmp_path: Path) -> None:
-    flags = arguments(
-        tmp_path / "x.json", mode="colocated", policy=law, scale="8", static="3", start="1",
-        static_same_engine="3",
-    )  # fmt: skip
-    options = cli.parse(flags)
-    run, _ = cli.simulate(options, cli.trace_of(options))
-    assert run.moves
-
-
-def test_the_page_has_one_pool(tmp_path: Path) -> None:
-    report = tmp_path / "report.html"
-    simulated(tmp_path, policy="goodput", static="2", static_same_engine="2", report=str(report))
-    text = report.read_text()
-    assert "colocated wanted</span>" in text
-    assert "colocated ready</span>" in text
-    assert "decode wanted" not in text
-    assert "best constant fleet, known afterwards" in text
-
-
 def test_a_schedule_and_a_budget_bound_the_pool(tmp_path: Path) -> None:
     flags = arguments(
         tmp_path / "x.json", mode="colocated", policy="goodput", start="4", scale="8",
@@ -85,31 +60,6 @@ def test_a_schedule_and_a_budget_bound_the_pool(tmp_path: Path) -> None:
     options = cli.parse(budget)
     run = cli.play(options, cli.trace_of(options), {"colocated": 3})
     assert [pod.name for pod in run.world.pods["colocated"]] == ["colocated-0"]
-
-
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize(("prompt", "output"), [(100, 100), (800, 5), (300, 40)])
-@pytest.mark.parametrize("near", [None, 1, 12])
-def test_the_constant_fleet_is_the_smallest_that_meets_the_goal(
-    seed: int, prompt: int, output: int, near: int | None
-) -> None:
-    of, requests = setup(tpot_s=0.1), poisson(4.0, 250, prompt, output, seed)
-
-    def share(pods: int) -> float:
-        run = static(of, requests, {"colocated": pods})
-        return figures.attainment(run.world, 10.0)["attainment"]
-
-    found = hindsight.smallest_colocated(
-        of, requests, warmup_s=10.0, goal=0.9, near=None if near is None else {"colocated": near}
-    )
-    assert found == {"colocated": next(pods for pods in range(1, 30) if share(pods) >= 0.9)}
-
-
-def test_a_goal_that_no_pool_meets_has_no_constant_fleet() -> None:
-    slow = trace([(float(n), 2000 if n % 2 else 10, 2) for n in range(40)])
-    # half of the prompts take 2.1 s alone
-    assert hindsight.smallest_colocated(setup(), slow, warmup_s=0.0, goal=0.9) is None
-    assert hindsight.smallest_colocated(setup(), slow, warmup_s=0.0, goal=0.5) is not None
 
 
 @pytest.mark.parametrize(

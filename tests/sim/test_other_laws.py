@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from argosy_law.decision import Decision, RoleTarget, Rule
-from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Profile, RoleGoal
 from argosy_law.observe import (
     Bin,
@@ -21,8 +20,8 @@ from argosy_law.observe import (
     Unknown,
     Value,
 )
-from argosy_law.sim.laws import LAWS, dynamo, hpa, keda, law, wva
-from argosy_law.sim.laws.dynamo import Dynamo, Engine, Kalman, Throughput
+from argosy_law.sim.laws import LAWS, dynamo, hpa, keda, law
+from argosy_law.sim.laws.dynamo import Dynamo, Engine, Throughput
 from argosy_law.sim.laws.hpa import HorizontalPodAutoscaler
 from argosy_law.sim.laws.keda import Keda
 from argosy_law.sim.laws.wva import Load, Wva
@@ -128,17 +127,6 @@ def test_a_number_that_cannot_be_true_moves_nothing(name: str, bad: float) -> No
     assert replicas(decision) == [3, 3]
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_no_target_is_above_the_largest_number_of_replicas(name: str) -> None:
-    few = replace(GOALS, roles=tuple(replace(role, max=4) for role in GOALS.roles))
-    steps = tuple(
-        StepDelta(START, 15.0, 100, prefill_tokens=1e6, prefill_requests=100) for _ in range(2)
-    )
-    one = seen_at(START, queued=1e9, running=1e6, prefill_steps=steps, decode_steps=steps)
-    _, decision = LAWS[name].decide(LAWS[name].start, one, few, START)
-    assert all(t.replicas <= 4 for t in decision.targets)
-
-
 def test_a_number_within_its_bounds_is_the_answer_and_one_beyond_says_so() -> None:
     few = replace(GOALS, roles=(RoleGoal("prefill", 2, 5), RoleGoal("decode", 1, 5)))
     assert law.target(PODS, few, "why", 4) == RoleTarget("prefill", 3, 4, 4, Rule.DEMAND, "why")
@@ -150,51 +138,7 @@ def test_a_number_within_its_bounds_is_the_answer_and_one_beyond_says_so() -> No
     assert (unknown.replicas, unknown.rule) == (3, Rule.METRICS_UNAVAILABLE)
 
 
-def test_a_decision_is_named_by_the_first_role_that_moves() -> None:
-    stays = RoleTarget("prefill", 2, 2, 2, Rule.HOLD, "a")
-    moves = RoleTarget("decode", 2, 3, 3, Rule.DEMAND, "b")
-    found = law.decision(5.0, (one for one in (stays, moves)), lag_s=1.5)
-    assert (found.at, found.rule, found.active, found.reachable) == (5.0, Rule.DEMAND, True, True)
-    assert found.message == "prefill 2 → 2 (a); decode 2 → 3 (b)"
-    assert found.numbers == {"lag_s": 1.5}
-    assert law.decision(5.0, (stays, replace(moves, replicas=2))).rule is Rule.HOLD
-
-
 # --- signals ------------------------------------------------------------------------------------
-
-
-def test_a_pod_without_a_step_counts_as_idle_and_eight_pods_stand_for_more() -> None:
-    row = StepDelta(START, seconds=9.0, steps=100, decode_sequences=300)
-    few = RoleMetrics("decode", 3, steps=(row, row))
-    assert law.busy(few, GOALS.windows) == pytest.approx(18 / 15 / 3)
-    many = RoleMetrics("decode", 20, steps=(row,) * 8)
-    assert law.busy(many, GOALS.windows) == pytest.approx(0.6)
-    full = replace(few, pods_reporting=1, steps=(replace(row, seconds=15.4),))
-    assert law.busy(full, GOALS.windows) == 1.0
-
-
-def test_nothing_is_known_of_pods_that_do_not_report() -> None:
-    role = RoleMetrics("prefill", 0, outstanding_prompt_tokens=Value(5.0, START))
-    assert law.queued(role) is None
-    assert law.busy(role, GOALS.windows) is None
-
-
-def test_a_source_that_says_idle_has_seen_no_request() -> None:
-    assert law.requests_per_s(FleetMetrics(START, Idle(START))) == 0.0
-    assert law.requests_per_s(FleetMetrics(START, Value(2.5, START))) == 2.5
-    assert law.requests_per_s(FleetMetrics(START, UNKNOWN)) is None
-
-
-def test_step_counters_give_context_and_the_time_of_a_prompt_token() -> None:
-    rows = (
-        StepDelta(START, 2.0, 10, prefill_tokens=100, decode_sequences=30, context_tokens=6000),
-        StepDelta(START, 4.0, 10, prefill_tokens=200, decode_sequences=10, context_tokens=2000),
-    )
-    role = RoleMetrics("colocated", 2, steps=rows)
-    assert law.context(role) == 200.0
-    assert law.prefill_token_s(role) == pytest.approx(0.02)
-    idle = RoleMetrics("colocated", 2)
-    assert (law.context(idle), law.prefill_token_s(idle)) == (None, None)
 
 
 # --- the HPA ------------------------------------------------------------------------------------
@@ -221,22 +165,6 @@ def test_the_documented_formula_of_the_hpa(
     current: int, total: float, reporting: int, wanted: int
 ) -> None:
     assert hpa.recommendation(current, total, reporting, 32.0) == wanted
-
-
-def test_the_hpa_scales_each_role_by_its_own_queue() -> None:
-    of = HorizontalPodAutoscaler(prefill=4000.0, decode=30.0)
-    state, decision = decided(of, seen_at(START, queued=12_000.0, running=90.0))
-    assert replicas(decision) == [3, 3]  # 6000 and 45 a pod: ratio 1.5
-    assert decision.rule is Rule.DEMAND
-    assert state.keys() == {"prefill", "decode"}
-
-
-def test_the_hpa_adds_at_most_four_or_as_many_as_there_are() -> None:
-    of = HorizontalPodAutoscaler(prefill=1000.0, decode=10.0)
-    one = seen_at(START, prefill=2, decode=10, queued=100_000.0, running=1000.0)
-    _, decision = decided(of, one)
-    assert replicas(decision) == [6, 20]
-    assert {t.rule for t in decision.targets} == {Rule.STEP_LIMIT}
 
 
 def test_a_new_hpa_removes_nothing_for_five_minutes() -> None:
@@ -292,29 +220,6 @@ def test_keda_keeps_replicas_when_the_query_fails() -> None:
 # --- Dynamo -------------------------------------------------------------------------------------
 
 
-def test_long_prompts_take_full_steps_and_a_rest() -> None:
-    assert ENGINE.prefill_s(1000) == pytest.approx(0.11)
-    assert ENGINE.prefill_s(2048) == pytest.approx(0.01 + 0.2048)
-    assert ENGINE.prefill_s(5000) == pytest.approx(3 * 0.01 + 0.5)
-    assert ENGINE.prefill_s(0) == 0.0
-
-
-def test_the_profile_of_the_simulator_is_what_planners_are_given() -> None:
-    llama = Engine(PRESETS["llama-70b-h100-tp4"])
-    assert llama.best_batch(1100.0, 0.06) == 80  # (60 - 28.8)/(0.2825 + 0.1034)
-
-
-def test_the_gain_of_the_second_measurement_by_hand() -> None:
-    state = Kalman(0.0).predicted()
-    assert state.level_variance == 2001.0
-    assert state.covariance == 1000.0
-    after = state.measured(10.0)
-    assert after.level == pytest.approx(10 * 2001 / 2011)
-    assert after.trend == pytest.approx(10 * 1000 / 2011)
-    assert after.level_variance == pytest.approx(2001 * 10 / 2011)
-    assert after.trend_variance == pytest.approx(1000.1 - 1000 * 1000 / 2011)
-
-
 def planned(*rounds: Observations, itl: float = 1.0) -> Any:
     plan = None
     for one in rounds:
@@ -332,28 +237,9 @@ def test_throughput_mode_plans_at_the_end_of_each_interval() -> None:
     assert plan.at == START + 180
 
 
-def test_throughput_mode_aims_below_the_limit_if_told_so() -> None:
-    rounds = [seen_at(START + 180 * i, 100.0, prompt=200.0) for i in range(2)]
-    assert planned(*rounds, itl=0.75).replicas["decode"] == ceil(100 * 100 * 0.030 / 50)
-
-
 def test_prefill_is_added_where_a_prompt_alone_misses_the_limit() -> None:
     rounds = [seen_at(START + 180 * i, 0.1, prompt=25_000.0) for i in range(2)]
     assert planned(*rounds).replicas["prefill"] == 3  # 13 steps: 2.63 s at a limit of 1 s
-
-
-def test_what_has_grown_is_expected_to_grow_on() -> None:
-    """After 100 and 200 the filter expects 100 + 100 · (2001 + 1000)/2011 = 249."""
-    rounds = [seen_at(START + 180 * i, rate) for i, rate in enumerate((100.0, 100.0, 200.0))]
-    assert planned(*rounds).replicas["prefill"] == 28  # 249/s · 0.11 s
-
-
-def test_missing_bins_are_made_up_for() -> None:
-    few = FleetMetrics(START, Value(1.0, START), bins=tuple(Bin(START, 30.0) for _ in range(6)))
-    assert dynamo.arrived(few, 15.0) == 360.0
-    many = replace(few, bins=tuple(Bin(START, 30.0) for _ in range(50)))
-    assert dynamo.arrived(many, 15.0) == 360.0
-    assert dynamo.arrived(replace(few, bins=()), 15.0) == 0.0
 
 
 def test_dynamo_without_a_profile_or_metrics_keeps_what_there_is() -> None:
@@ -398,24 +284,6 @@ def test_decode_grows_by_its_next_step_and_shrinks_by_that_of_fewer_pods(
     assert dynamo.decode_change(ENGINE, sequences, context, 0.04, 2, 0.8) == change
 
 
-def test_dynamo_waits_for_pods_that_start() -> None:
-    one = seen_at(START, pending=1, queued=1e6, running=1e4, decode_steps=decode_row(1, 90, 500))
-    _, decision = decided(Dynamo(), one)
-    assert replicas(decision) == [2, 2]
-    assert {t.rule for t in decision.targets} == {Rule.SCALE_UP_PENDING}
-
-
-def test_throughput_mode_gives_load_mode_its_least_replicas() -> None:
-    rounds = [seen_at(START + 180 * i, 100.0) for i in range(2)]
-    _, both = decided(Dynamo(limits=1.0), *rounds)
-    assert replicas(both) == [11, 5]
-    assert both.message == (
-        "prefill 2 → 11 (-1 by load, at least 11); decode 2 → 5 (-1 by load, at least 5)"
-    )
-    _, alone = decided(Dynamo(limits=1.0), seen_at(START))
-    assert replicas(alone) == [1, 1]
-
-
 # --- llm-d --------------------------------------------------------------------------------------
 
 
@@ -427,11 +295,6 @@ def test_wva_adds_what_is_missing_and_removes_what_is_spare() -> None:
     assert of.recommendation(four, Load(0.0, 100.0)) == 1
     starting = RoleSupply("decode", 6, 4, 2)
     assert of.recommendation(starting, Load(380.0, 100.0)) == 6
-
-
-def test_wva_holds_what_batches_need_against_memory() -> None:
-    assert wva.of_batches(1000.0, 200.0) == pytest.approx(256 * 1100)
-    assert wva.of_batches(1000.0, 100.0) == pytest.approx(2048 / 11 * 1050)
 
 
 def test_wva_counts_the_context_of_running_sequences_once_a_minute() -> None:

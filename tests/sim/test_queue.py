@@ -1,7 +1,7 @@
 """The simulated gateway's queue: the product's decisions, its bounds, and what it is worth."""
 
 from collections.abc import Sequence
-from math import inf, isnan
+from math import inf
 
 import pytest
 from hypothesis import example, given, settings
@@ -214,24 +214,6 @@ class Recorder(Queue):
         return request
 
 
-@settings(max_examples=60, deadline=None)
-@given(ROWS, st.integers(1, 3))
-def test_who_misses_goes_only_when_nobody_can_be_saved_or_it_is_their_turn(
-    rows: list[tuple[float, int, int]], decode: int
-) -> None:
-    world = world_with(Recorder, setup(order="deadline"), trace(sorted(rows)), decode)
-    world.advance(inf)
-    assert world.finished
-    queue = world._queue
-    assert isinstance(queue, Recorder)
-    since = 0
-    for late, savable, late_waited in queue.rows:
-        assert since < LATE_EVERY  # so the late one at place p goes after 16 · p dispatches
-        if late and savable:
-            assert since == LATE_EVERY - 1
-        since = 0 if late or not late_waited else since + 1
-
-
 def test_one_of_sixteen_is_a_late_one_under_overload() -> None:
     requests = poisson(6.0, 2000, 400, 2)
     world = world_with(Recorder, setup(order="deadline", ttft_s=2.0), requests)
@@ -249,12 +231,6 @@ def test_under_overload_about_as_many_meet_their_limit_as_the_pods_can_serve() -
     )
     assert fifo < 0.05
     assert deadline > 0.4
-
-
-def test_at_low_load_nothing_waits_and_both_orders_are_the_same() -> None:
-    requests = poisson(0.5, 500, 200, 50)
-    worlds = [played(setup(order=order), requests) for order in ("fifo", "deadline")]
-    assert worlds[0].last == worlds[1].last
 
 
 def test_without_a_ready_pod_requests_wait_in_the_queue() -> None:
@@ -277,34 +253,3 @@ def test_the_law_sees_prompt_tokens_that_wait_in_the_queue() -> None:
     assert at == pytest.approx(30.0, abs=15.0)
     assert tokens > 20_000
     assert tokens % 500 == 0
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    ROWS,
-    st.lists(
-        st.tuples(st.floats(0, 40), st.sampled_from(("prefill", "decode")), st.integers(1, 4)),
-        max_size=10,
-    ),
-    st.sampled_from((2.0, 1e6)),
-    st.booleans(),
-)
-def test_every_request_ends_once_however_pods_are_scaled(
-    rows: list[tuple[float, int, int]],
-    moves: list[tuple[float, str, int]],
-    drain_s: float,
-    resumes: bool,
-) -> None:
-    of = setup(order="deadline", drain_s=drain_s, resumes=resumes)
-    world = started(of, trace(sorted(rows)))
-    for at, role, replicas in sorted(moves):
-        world.advance(at)
-        world.scale(role, replicas)
-    world.advance(inf)
-    assert world.finished
-    assert sum(world.sums.verdicts.values()) == world.ended == len(rows)
-    assert sum(not isnan(last) for last in world.last) == len(rows) - world.killed
-    assert world.killed == 0 or (drain_s == 2.0 and not resumes)
-    assert world.waiting_tokens == 0
-    for pod in (pod for pods in world.pods.values() for pod in pods if not pod.gone):
-        assert pod.open == 0

@@ -65,64 +65,10 @@ def test_arrivals_follow_the_rates_in_straight_lines() -> None:
     assert count(2500, 3000) == pytest.approx(2500, rel=0.1)
 
 
-def test_each_request_has_the_lengths_of_one_that_was_recorded() -> None:
-    cached = trace([(0.0, 100, 1), (1.0, 200, 2)])
-    cached.cached = [10, 20]
-    found = drawn([(0.0, 5.0), (400.0, 5.0)], cached, scale=1.0, seed=1)
-    rows = list(zip(found.prompt, found.output, found.cached, strict=True))
-    assert set(rows) == {(100, 1, 10), (200, 2, 20)}
-    assert rows.count((100, 1, 10)) == pytest.approx(len(rows) / 2, rel=0.1)
-    assert drawn([(0.0, 5.0), (400.0, 5.0)], LENGTHS, 1.0, seed=1).cached == []
-
-
 def test_equal_seeds_draw_equal_requests() -> None:
     points = [(0.0, 5.0), (100.0, 5.0)]
     assert drawn(points, LENGTHS, 1.0, 1) == drawn(points, LENGTHS, 1.0, 1)
     assert drawn(points, LENGTHS, 1.0, 1) != drawn(points, LENGTHS, 1.0, 2)
-
-
-def test_rates_that_give_no_request_are_refused() -> None:
-    with pytest.raises(TraceError, match="give higher ones, or a larger --scale"):
-        drawn([(0.0, 0.0), (100.0, 0.0)], LENGTHS, 1.0, 1)
-
-
-def test_what_is_just_allowed_is_read() -> None:
-    rows = table("0,1000000,", "21600,0, 0 ")
-    assert read("r.csv", rows) == [(0.0, 1e6), (21600.0, 0.0)]
-    plain = table("5,1", "6,2", header=" t_s , req_per_s ")
-    assert read("r.csv", plain) == [(0.0, 1.0), (1.0, 2.0)]
-    both = table("0,7,1", "1,8,2", header="t_s,req_per_s_mid,req_per_s")
-    assert [rate for _, rate in read("r.csv", both)] == [1.0, 2.0], "the plain column counts"
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("x,1,0", "t_s is 'x'; write a number"),
-        ("1,-1,0", "req_per_s is -1; write a number of at least 0"),
-        ("1,2e6,0", "2e+06 requests per second; the most is 1e+06"),
-        ("0,1,0", "t_s is 0, not after 0: sort by t_s"),
-        (
-            "21600.5,1,0",
-            "no rate for 21600.5 s; more than 21600 s are taken for missing data: cut the table "
-            "there",
-        ),
-        ("1,1,yes", "gap marks missing data: cut the table there"),
-    ],
-)
-def test_a_message_says_what_to_write_instead(row: str, message: str) -> None:
-    with pytest.raises(TraceError) as caught:
-        read("r.csv", table("0,1,0", row))
-    assert str(caught.value) == f"r.csv, line 3: {message}"
-
-
-def test_a_rate_of_nothing_between_two_others_gives_no_request() -> None:
-    points = [(0.0, 5.0), (100.0, 0.0), (200.0, 0.0), (300.0, 5.0)]
-    found = drawn(points, LENGTHS, 1.0, 1)
-    assert not [at for at in found.arrival if 100 <= at < 200]
-    assert max(found.arrival) > 200
-    falling = [at for at in found.arrival if at < 100]
-    assert sum(at < 50 for at in falling) > 2 * sum(at >= 50 for at in falling)
 
 
 def test_a_line_that_is_no_text_is_named() -> None:

@@ -31,12 +31,6 @@ def test_who_has_waited_for_the_timeout_is_refused_then_and_not_earlier() -> Non
     assert figures.attainment(world, 0.0)["attainment"] == 0.0
 
 
-def test_without_a_timeout_none_is_refused() -> None:
-    world = played(setup(order="deadline"), poisson(6.0, 1000, 400, 2))
-    assert world.refused == 0
-    assert not any(isnan(last) for last in world.last)
-
-
 def test_of_a_long_overload_each_is_answered_or_refused_and_none_waits_longer() -> None:
     requests = poisson(8.0, 2000, 400, 2)
     world = played(setup(order="deadline", queue_timeout_s=4.0), requests)
@@ -50,14 +44,6 @@ def test_of_a_long_overload_each_is_answered_or_refused_and_none_waits_longer() 
     )
     assert waited <= 4.0 + 2.0  # in the queue, and behind what its pod has
     assert world.waiting_tokens == 0
-
-
-def test_who_would_wait_longer_than_the_timeout_is_refused_at_once() -> None:
-    of = setup(order="deadline", queue_timeout_s=10.0)
-    world = started(of, poisson(50.0, 1000, 400, 2))
-    world.advance(9.0)  # nobody has waited for the timeout yet
-    assert world.refused > 100
-    assert world.waiting_tokens < 14 * 1100  # about what the pod computes within the timeout
 
 
 @pytest.mark.parametrize("order", ["fifo", "deadline"])

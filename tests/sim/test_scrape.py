@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Literal
 
 import pytest
 
@@ -12,7 +11,6 @@ from argosy_law.signals import samples
 from argosy_law.signals.samples import assemble
 from argosy_law.sim.world.fleet import World
 from argosy_law.sim.world.machine import Asks
-from argosy_law.sim.world.pods import PrefillPod
 from argosy_law.sim.world.scrape import Scraper
 from argosy_operator.adapters.prometheus import queries
 from tests.sim.fleets import MACHINE, poisson, setup, started
@@ -36,17 +34,6 @@ def test_the_series_are_those_that_the_operator_asks_for() -> None:
     asked = {*queries.GATEWAY_SERIES, *queries.ENGINE_LONG_SERIES, *queries.ENGINE_SERIES}
     asked -= {samples.MISSES}  # causes are for status: no law reads them
     assert {one.name for one in scraper.round().series} == asked
-
-
-def test_samples_reach_as_far_back_as_the_operator_asks() -> None:
-    scraper, world = scraped(900.0)
-    spans = queries.Spans.of(WINDOWS)
-    assert (scraper.long_s, scraper.short_s) == (spans.long_s, spans.short_s)
-    now = START + world.now
-    for one in scraper.round().series:
-        span = scraper.short_s if one.name in queries.ENGINE_SERIES else scraper.long_s
-        assert now - span <= one.samples[0][0] < now - span + WINDOWS.scrape_s
-        assert now - WINDOWS.scrape_s <= one.samples[-1][0] <= now
 
 
 def test_every_target_is_scraped_at_moments_of_its_own() -> None:
@@ -91,26 +78,6 @@ def test_the_assembled_signals_are_those_of_the_traffic() -> None:
         + profile.per_sequence_s * sum(row.decode_sequences for row in steps)
         + profile.per_context_token_s * sum(row.context_tokens for row in steps)
     )
-
-
-@pytest.mark.parametrize("order", ["fifo", "deadline"])
-def test_what_a_prefix_cache_has_is_counted_by_the_pods_that_compute_prompts(
-    order: Literal["fifo", "deadline"],
-) -> None:
-    of = setup(machine=MACHINE, order=order)
-    requests = poisson(2.0, 5000, 100, 20)
-    requests.cached.extend([70, 0] * 2500)
-    world = started(of, requests, prefill=2, decode=2)
-    scraper = Scraper(world, WINDOWS, START)
-    scraper.advance(600.0)
-    share = assemble(scraper.round(), WINDOWS).cached_share
-    assert isinstance(share, Value)
-    assert share.value == pytest.approx(0.35, abs=0.02)
-    pods = [pod for role in ("prefill", "decode") for pod in world.pods[role]]
-    done = sum(pod.prefill_tokens for pod in world.pods["prefill"] if isinstance(pod, PrefillPod))
-    read = sum(pod.prompt_tokens - pod.cached_tokens for pod in pods)
-    assert done == pytest.approx(read, abs=100)
-    assert all(pod.prompt_tokens == 0 for pod in world.pods["decode"])
 
 
 def test_so_many_scrapes_are_lost_and_no_counter_is_wrong_by_it() -> None:
@@ -160,16 +127,6 @@ def test_nothing_is_scraped_or_answered_in_an_outage() -> None:
     assert not any(100.0 <= at < 220.0 for at in times)
     assert any(85.0 < at < 100.0 for at in times)
     assert any(220.0 <= at < 235.0 for at in times)
-
-
-def test_waiting_prompts_are_seen_where_they_wait() -> None:
-    world = started(setup(), poisson(5.0, 50, 100, 2), prefill=0)
-    scraper = Scraper(world, WINDOWS, START)
-    scraper.advance(30.0)
-    (waiting,) = (s for s in scraper.round().series if s.name == samples.WAITING)
-    assert waiting.samples[-1][1] == 5000
-    (received,) = (s for s in scraper.round().series if s.name == samples.RECEIVED)
-    assert received.samples[-1][1] == 50
 
 
 def test_a_pod_is_scraped_from_its_first_ready_moment_until_it_is_gone() -> None:

@@ -1,6 +1,5 @@
 """Traces are read line by line: what is wrong is named with its line and what to write."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -59,12 +58,6 @@ def test_a_wrong_row_is_named_with_its_line(rows: list[str], line: int, word: st
     assert word in str(caught.value)
 
 
-def test_room_for_prompt_and_answer_is_counted_to_the_token() -> None:
-    assert len(read("t.csv", lines("0,60,40"), most_tokens=100)) == 1
-    with pytest.raises(TraceError, match="60 \\+ 41 tokens"):
-        read("t.csv", lines("0,60,41"), most_tokens=100)
-
-
 def test_more_cached_tokens_than_the_prompt_has_are_refused() -> None:
     with pytest.raises(TraceError, match=r"line 2.*11, more than the prompt's 10"):
         read("t.csv", lines("0,10,1,11", header=f"{HEADER},cached_prefix_tokens"), most_tokens=100)
@@ -110,74 +103,3 @@ def test_a_part_of_a_copy_is_a_share_of_the_requests() -> None:
     assert scaled(one, 1, seed=0) is one
     with pytest.raises(TraceError, match="leaves no request"):
         scaled(trace([(0.0, 1, 1)]), 0.01, seed=0)
-
-
-def test_what_is_just_allowed_is_read() -> None:
-    header = f"{HEADER},cached_prefix_tokens"
-    rows = lines("0,1,1,0", "21600,10,1,10", "21600,10,1,0", header=header)
-    found = read("t.csv", rows, most_tokens=11)
-    assert found == Trace([0.0, 21600.0, 21600.0], [1, 10, 10], [1, 1, 1], [0, 10, 0])
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("x,10,1", "arrival_s is 'x'; write seconds, such as 12.5"),
-        ("-1,10,1", "arrival_s is -1; write seconds from the start of the trace"),
-        ("1,10,1", "arrival_s is 1, before the 2 of the line above: sort by arrival_s"),
-        (
-            "21602.5,10,1",
-            "no request for 21600.5 s; a gap of more than 21600 s is taken for missing data: cut "
-            "the trace there, and count arrival_s from its start",
-        ),
-        ("2,1e3,1", "prompt_tokens is '1e3'; write a whole number of tokens"),
-        ("2,10,x", "output_tokens is 'x'; write a whole number of tokens"),
-        (
-            "2,99,2",
-            "99 + 2 tokens do not fit into a decode pod's KV cache of 100: leave the request out, "
-            "or choose another --profile",
-        ),
-    ],
-)
-def test_a_message_says_what_to_write_instead(row: str, message: str) -> None:
-    with pytest.raises(TraceError) as caught:
-        read("t.csv", lines("2,10,1", row), most_tokens=100)
-    assert str(caught.value) == f"t.csv, line 3: {message}"
-
-
-def test_a_message_about_the_whole_file_says_what_to_write_instead() -> None:
-    def told(*rows: str, header: str = HEADER) -> str:
-        with pytest.raises(TraceError) as caught:
-            read("t.csv", lines(*rows, header=header), most_tokens=100)
-        return str(caught.value)
-
-    assert told(header="a, b") == (
-        "t.csv, line 1: the header is 'a,b'; write 'arrival_s,prompt_tokens,output_tokens', and "
-        "'cached_prefix_tokens' as a fourth column if there is a prefix cache"
-    )
-    assert told() == "t.csv has a header and no requests: write one request a line"
-    with pytest.raises(TraceError) as caught:
-        read("t.csv", [], most_tokens=100)
-    assert str(caught.value) == (
-        "t.csv is empty: write the header arrival_s,prompt_tokens,output_tokens and the requests"
-    )
-
-
-def test_a_line_that_is_no_text_is_named() -> None:
-    large = "0,1," + "1" * 200_000
-    with pytest.raises(TraceError, match=r"^t\.csv, line 2: no text of comma-separated values: "):
-        read("t.csv", lines(large), most_tokens=100)
-
-    def broken() -> Iterator[str]:
-        yield from lines("0,1,1")
-        b"\xff".decode()
-
-    with pytest.raises(TraceError, match=r"^t\.csv, line 3: no text of comma-separated values: "):
-        read("t.csv", broken(), most_tokens=100)
-
-
-def test_a_copy_has_the_prompt_of_its_request_and_no_cache_where_none_is_known() -> None:
-    twice = scaled(trace([(0.0, 7, 3)]), 2, seed=1)
-    assert (twice.prompt, twice.output, twice.cached) == ([7, 7], [3, 3], [])
-    assert twice.arrival == sorted(twice.arrival)
-    assert 0 <= twice.arrival[0] < twice.arrival[1] <= 45.0

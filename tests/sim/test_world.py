@@ -26,72 +26,12 @@ def test_a_lone_request_takes_its_prefill_and_its_steps() -> None:
     assert world.sums.verdicts[True, True] == 1
 
 
-def test_an_answer_of_one_token_ends_with_its_prefill() -> None:
-    world = played(setup(), trace([(0.0, 100, 1)]))
-    assert world.last == world.first == [pytest.approx(0.2)]
-    assert decode_pod(world).steps == 0
-
-
 def test_kv_travels_before_the_second_token() -> None:
     world = played(setup(machine=MACHINE), trace([(0.0, 100, 2)]))
     assert world.first == [pytest.approx(0.2)]
     assert world.last == [pytest.approx(0.2 + 0.1 + 0.01201)]
     pod = decode_pod(world)
     assert (pod.transfers, pod.transfer_s) == (1, pytest.approx(0.1))
-
-
-def test_kv_of_earlier_chunks_travels_while_the_last_is_computed() -> None:
-    of = setup(machine=MACHINE, step_tokens=200)
-    world = played(of, trace([(0.0, 500, 2)]))
-    # chunks end at 0.3, 0.6 and 0.8, and each takes as many ms over the link as it has tokens
-    assert world.first == [pytest.approx(0.8)]
-    assert world.last == [pytest.approx(0.8 + 0.1 + 0.011 + 501e-5)]
-    pod = decode_pod(world)
-    assert (pod.transfers, pod.transfer_s) == (1, pytest.approx(0.1))  # what shows of it
-
-
-def test_kv_of_a_cached_prefix_travels_while_the_rest_is_computed() -> None:
-    cached = trace([(0.0, 300, 2)])
-    cached.cached = [150]
-    world = played(setup(machine=MACHINE), cached)
-    assert world.first == [pytest.approx(0.25)]
-    assert world.last == [pytest.approx(0.25 + 0.15 + 0.011 + 301e-5)]
-    cached.cached = [290]  # 290 ms of link behind 110 ms of prefill
-    world = played(setup(machine=MACHINE), cached)
-    assert world.last == [pytest.approx(0.3 + 0.011 + 301e-5)]
-
-
-def test_kv_of_chunks_waits_for_room_and_behind_those_that_wait() -> None:
-    # the first holds 9,000 of 10,000 tokens; the second has no room while it is in chunks
-    of = setup(machine=MACHINE, step_tokens=200)
-    rows = [(0.0, 10, 8990), (1.0, 1200, 2)]
-    world = played(of, trace(rows), prefill=2)
-    assert decode_pod(world).transfer_s == pytest.approx(0.01 + 1.2)
-    assert world.last[1] == pytest.approx(world.last[0] + 1.2 + 0.011 + 1201e-5)
-
-
-def test_a_prompt_whose_room_is_reserved_does_not_wait_behind_one_that_has_none() -> None:
-    # both prompts are longer than half of the memory; the second is computed before the first
-    of = setup(machine=MACHINE, step_tokens=3000)
-    rows = [(0.0, 5800, 2), (0.5, 2900, 2600), (0.6, 1000, 400)]
-    world = played(of, trace(rows), prefill=3)
-    assert world.finished
-    assert world.killed == 0
-    assert world.last[0] < world.last[2]
-
-
-def test_two_prompts_of_one_step_share_the_link_one_after_the_other() -> None:
-    world = played(setup(machine=MACHINE), trace([(0.0, 1, 1), (0.05, 100, 2), (0.06, 100, 2)]))
-    assert world.first[1:] == [pytest.approx(0.101 + 0.3)] * 2
-    pod = decode_pod(world)
-    assert pod.transfer_s == pytest.approx(0.1 + 0.2)
-
-
-def test_prompts_that_wait_are_computed_in_one_step() -> None:
-    world = played(setup(), trace([(0.0, 100, 1), (0.1, 300, 1), (0.15, 200, 1)]))
-    assert world.first == [pytest.approx(0.2), pytest.approx(0.8), pytest.approx(0.8)]
-    pod = prefill_pod(world)
-    assert (pod.steps, pod.prefill_requests, pod.prefill_tokens) == (2, 3, 600)
 
 
 def test_a_prompt_longer_than_a_step_is_computed_in_chunks_and_shares_its_last_step() -> None:
@@ -132,14 +72,6 @@ def test_steps_are_counted_when_they_end_in_the_middle_of_a_jump_too() -> None:
     assert pod.counted(1e9) == (pod.seconds, 999, 2 * 999, pod.context_tokens)
 
 
-def test_a_cached_prefix_is_not_computed_again() -> None:
-    cached = trace([(0.0, 300, 1), (5.0, 300, 1)])
-    cached.cached = [200, 300]
-    world = played(setup(), cached)
-    assert world.first == [pytest.approx(0.2), pytest.approx(5.101)]  # at least the last token
-    assert prefill_pod(world).prefill_tokens == 101
-
-
 def test_a_sequence_joins_at_the_next_edge_of_a_step() -> None:
     profile_steps = 0.01201  # the first request's first step, from 0.2 on
     world = played(setup(), trace([(0.0, 100, 3), (0.005, 1, 2)]), prefill=2)
@@ -166,13 +98,6 @@ def test_a_sequence_waits_until_there_is_room_for_its_prompt_and_its_answer() ->
     assert third > first  # first in, first out: it waits behind the second
 
 
-def test_a_batch_is_no_larger_than_the_limit() -> None:
-    world = played(setup(sequences=2), trace([(0.0, 10, 1), *[(0.05, 10, 11)] * 4]))
-    assert world.last[1] == world.last[2] < world.last[3] == world.last[4]
-    pod = decode_pod(world)
-    assert pod.decode_sequences == 2 * pod.steps
-
-
 def test_requests_go_to_the_pods_with_the_least_work() -> None:
     rows = [(0.0, 1000, 2), (0.0, 10, 2), (0.0, 10, 2), (0.0, 10, 2)]
     world = played(setup(), trace(rows), prefill=2, decode=2)
@@ -188,16 +113,6 @@ def test_without_a_ready_pod_requests_wait_in_the_gateway() -> None:
     assert list(world.held) == [0, 1]
     world.advance(inf)
     assert world.first == [pytest.approx(5.2), pytest.approx(5.4)]
-
-
-def test_a_pod_that_never_started_leaves_at_once_and_before_ready_ones() -> None:
-    world = started(setup(), trace([(0.0, 10, 2)]), prefill=1)
-    world.scale("prefill", 2)
-    world.advance(3.0)
-    world.scale("prefill", 1)
-    assert [pod.gone_at for pod in world.pods["prefill"]] == [inf, 3.0]
-    world.advance(100.0)
-    assert world.finished
 
 
 def test_a_leaving_pod_takes_nothing_new_and_goes_when_it_is_empty() -> None:
@@ -276,17 +191,6 @@ def test_a_prompt_whose_pod_ends_its_drain_is_computed_at_another_one() -> None:
     assert world.killed == 0
 
 
-def test_an_answer_of_one_token_whose_decode_pod_has_gone_is_computed_again() -> None:
-    world = started(setup(drain_s=1.0, resumes=True), trace([(0.0, 2000, 1)]))
-    world.advance(0.5)
-    world.scale("decode", 0)
-    world.advance(1.6)
-    world.scale("decode", 1)  # ready at 6.6; the prompt is computed at 2.1
-    world.advance(inf)
-    assert world.last == world.first == [pytest.approx(6.6 + 2.1)]
-    assert world.killed == 0
-
-
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_prompt_that_waits_for_room_is_lost_with_the_pod_that_has_its_kv(resumes: bool) -> None:
     # the first holds 9,010 of 10,000 tokens for minutes
@@ -306,41 +210,6 @@ def test_a_prompt_that_waits_for_room_is_lost_with_the_pod_that_has_its_kv(resum
     else:
         assert world.killed == 1
         assert isnan(world.last[1])
-
-
-def test_the_room_of_a_prompt_in_chunks_is_given_back_when_its_pod_goes() -> None:
-    of = setup(machine=MACHINE, step_tokens=200, drain_s=1.0)
-    world = started(of, trace([(0.0, 2000, 5)]))
-    world.advance(0.5)
-    assert decode_pod(world).kv_free == 10_000 - 2005
-    world.scale("prefill", 0)
-    world.advance(1.5)
-    assert world.killed == 1
-    assert decode_pod(world).kv_free == 10_000
-
-
-def test_a_prefill_pod_stays_until_its_kv_has_been_moved() -> None:
-    world = started(setup(machine=MACHINE), trace([(0.0, 1000, 2)]), prefill=2)
-    world.advance(0.5)
-    world.scale("prefill", 1)
-    used = prefill_pod(world)
-    if not used.draining:  # the idle one went
-        assert world.pods["prefill"][1].gone_at == 0.5
-        world.scale("prefill", 0)
-    world.advance(inf)
-    assert world.first == [pytest.approx(1.1)]
-    assert used.gone_at == pytest.approx(2.1)
-
-
-def test_a_cold_start_with_spread_differs_from_pod_to_pod_and_not_from_run_to_run() -> None:
-    def starts(seed: int) -> list[float]:
-        world = started(setup(cold_s=90.0, sigma=0.3, seed=seed), trace([(0.0, 1, 1)]))
-        world.scale("decode", 8)
-        return [pod.ready_at - pod.created_at for pod in world.pods["decode"][1:]]
-
-    assert starts(1) == starts(1) != starts(2)
-    assert len(set(starts(1))) == 7
-    assert 45 < min(starts(1)) < 90 < max(starts(1)) < 180
 
 
 def test_prefill_waits_as_an_m_d_1_queue() -> None:

@@ -1,6 +1,5 @@
 """A simulated fleet goes to zero when nobody uses it, and starts with the next request."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, isnan
@@ -10,14 +9,13 @@ import pytest
 
 from argosy_law.goals import SLO, Goals, RoleGoal, Serving
 from argosy_law.pace.schedules import Bounds, Window
-from argosy_law.sim import cli, figures
+from argosy_law.sim import figures
 from argosy_law.sim.laws import LAWS
 from argosy_law.sim.replay import ROLES, TOGETHER, Run, replay
-from argosy_law.sim.world.fleet import World
 from argosy_law.sim.world.machine import Setup
 from argosy_law.sim.world.supply import PoolName
 from tests.sim.fleets import setup, started, trace
-from tests.sim.test_simulate import arguments, refused
+from tests.sim.test_simulate import refused
 
 STEADY = [(float(at), 100, 5) for at in range(200)]
 """Used until 199.29 s: 0.2 s of prompt, and four steps."""
@@ -67,20 +65,6 @@ def test_all_pods_go_after_the_idle_time_and_come_with_the_next_request(
     assert figures.gpu_hours(run.world, 510.0, 1500.4) == 0.0
 
 
-def test_a_fleet_that_is_used_keeps_its_pods() -> None:
-    run = played([(float(at), 100, 5) for at in range(0, 3000, 290)])
-    assert all(target.replicas >= 1 for one in run.decisions for target in one.targets)
-
-
-def test_an_answer_counts_as_use_until_its_last_token() -> None:
-    # 8,000 steps of 11 ms and a bit more for the growing context: about 400 s
-    run = played([(0.0, 100, 8000), (2000.0, 10, 2)])
-    ended = run.world.last[0]
-    assert ended > AFTER_S
-    gone = lives(run, "decode")[0][2]
-    assert ended + AFTER_S <= gone <= ended + AFTER_S + 15.0
-
-
 def test_who_waits_longer_than_the_start_may_take_is_refused() -> None:
     rows = [*STEADY, (1500.4, 100, 5), (1525.0, 100, 5)]
     run = played(rows, wait_s=30.0)  # ready after 30.6 s
@@ -104,24 +88,6 @@ def test_the_longer_wait_is_for_requests_that_come_while_no_pods_serve() -> None
     assert (world.refused, world.first[1]) == (1, pytest.approx(35.7))
 
 
-def test_who_comes_after_the_start_is_refused_before_those_that_waited_for_it() -> None:
-    world = World(
-        replace(LONG, wake_timeout_s=200.0, queue_timeout_s=10.0),
-        trace([(float(n) / 10, 2000, 2) for n in range(40)]),  # 2.1 s of prefill each
-    )
-    world.scale("decode", 1, warm=True)
-    world.scale("prefill", 1)  # ready at 30 s, when 40 prompts wait for up to 200 s
-    world.advance(inf)
-    assert world.refused == 0
-    late = [(float(n) / 10, 2000, 2) for n in range(40)] + [(60.0, 2000, 2)] * 3
-    world = World(replace(LONG, wake_timeout_s=200.0, queue_timeout_s=10.0), trace(late))
-    world.scale("decode", 1, warm=True)
-    world.scale("prefill", 1)
-    world.advance(inf)
-    assert world.refused == 3
-    assert all(not isnan(last) for last in world.last[:40])
-
-
 def test_a_schedule_starts_a_fleet_at_zero_and_keeps_it() -> None:
     window = Window(
         "morning", "20 0 * * *", 600.0, "UTC", tuple(Bounds(role, 2, None) for role in ROLES)
@@ -133,34 +99,6 @@ def test_a_schedule_starts_a_fleet_at_zero_and_keeps_it() -> None:
     gone = [gone for _, _, gone in lives(run, "decode")]
     assert gone[0] == 510.0
     assert 1800.0 <= gone[1] <= 1830.0
-
-
-def test_a_fleet_at_zero_starts_without_metrics() -> None:
-    of: Setup = replace(LONG, outage=(1000.0, 3000.0))
-    run = played([*STEADY, (1500.4, 100, 5), (3100.0, 100, 5)], of=of)
-    assert (1501.0, 1531.0) in {(made, ready) for made, ready, _ in lives(run, "prefill")}
-
-
-def test_the_flag_gives_back_what_a_quiet_time_costs(tmp_path: Path) -> None:
-    quiet = tmp_path / "quiet.csv"
-    rows = [*range(400), *range(2400, 2800)]
-    quiet.write_text(
-        "arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{at},500,20\n" for at in rows)
-    )
-    flags = {"trace": str(quiet), "policy": "goodput", "static": "1,1", "static_same_engine": "1,1"}
-    results = []
-    for more in ({}, {"scale_to_zero": "5m,2m"}):
-        out = tmp_path / "out.json"
-        assert cli.main(arguments(out, **flags, **more)) == 0
-        results.append(json.loads(out.read_text()))
-    without, with_zero = results
-    # both pods are gone from about 705 s to 2400 s
-    saved = without["gpu_hours"] - with_zero["gpu_hours"]
-    assert saved == pytest.approx(2 * 4 * (2400 - 705) / 3600, rel=0.02)
-    assert with_zero["ttft_longest_s"] == pytest.approx(60.06, abs=0.01)
-    assert without["ttft_longest_s"] < 1.0
-    assert with_zero["attainment"] < without["attainment"] == 1.0
-    assert with_zero["requests_refused"] == 0
 
 
 @pytest.mark.parametrize(
@@ -179,11 +117,3 @@ def test_what_no_fleet_can_do_is_refused(
     flags: dict[str, str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert words in refused(capsys, tmp_path, **({"policy": "goodput"} | flags))
-
-
-def test_the_wait_is_that_of_the_spec_if_it_is_left_out() -> None:
-    flags = arguments(Path("x"), policy="goodput", scale_to_zero="10m")
-    options = cli.parse(flags)
-    assert (options.goals.zero_after_s, options.setup.wake_timeout_s) == (600.0, 300.0)
-    plain = cli.parse(arguments(Path("x"), policy="goodput"))
-    assert (plain.goals.zero_after_s, plain.setup.wake_timeout_s) == (None, None)
