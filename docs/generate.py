@@ -36,7 +36,8 @@ from argosy_operator.adapters.prometheus import metrics, server
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import RUNBOOK, ConditionType, Reason
 from argosy_operator.api.crd import as_yaml, chart_template, definitions, serving_deployments
-from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow, Fact, Overdue
+from argosy_operator.core.status.facts import Fact, Overdue
+from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.shell import concurrency, loop
 from docs import kubectl_page, messages_page, peer_tests, runbook_pages
