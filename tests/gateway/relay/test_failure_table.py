@@ -2,7 +2,7 @@
 
 Each row says what becomes of the request and for how long its pod is avoided. A test sends requests
 through a gateway whose clock it sets; the pod `bad` is asked first wherever it may be chosen.
-The row of a silent engine is in test_failing_pods.py.
+The row of a silent engine is in test_silent_pods.py.
 """
 
 from dataclasses import dataclass
