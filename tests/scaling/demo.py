@@ -4,6 +4,7 @@ Everything comes from where the demo takes it: `local/demo/traffic/plan.py` and
 `examples/sim-70b.yaml`.
 """
 
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -26,6 +27,7 @@ def goals() -> Goals:
     return goals_of(SPEC)
 
 
+@cache
 def ramp(seed: int, *, tail_s: float = 30.0, cold_s: float = PROCESS_START_S) -> Run:
     due = [(START + d.at_s, d.prompt_tokens, d.output_tokens) for d in plan.arrivals(seed=seed)]
     begun = [START + s for s in plan.steps()]

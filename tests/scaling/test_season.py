@@ -116,12 +116,14 @@ def lived(rate_at, days: float, horizon_s: float) -> tuple[SeasonState, int, int
     return state, raised, rounds
 
 
+@pytest.mark.slow
 def test_days_that_repeat_are_foretold_where_replicas_start_slowly() -> None:
     state, raised, rounds = lived(lambda at: 50 + 40 * sin(2 * pi * at / DAY_S), 3.5, 1800.0)
     assert state.trusted
     assert raised > rounds / 20
 
 
+@pytest.mark.slow
 def test_days_that_do_not_repeat_are_not() -> None:
     """The load grows at another time on each day."""
     state, raised, _ = lived(lambda at: 50 + 40 * sin(2 * pi * at / (0.73 * DAY_S)), 3.5, 1800.0)
