@@ -9,7 +9,7 @@ from argosy_bench.scaling import parts, runs, score
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import RECORDINGS, Recording, first_day
-from argosy_law.sim.reference import hindsight
+from argosy_law.sim import hindsight
 from local.figures import Figures
 
 RAMP = Path(__file__).parents[1] / "sim" / "ramp.csv"

@@ -2,8 +2,7 @@
 
 import pytest
 
-from argosy_law.sim import figures
-from argosy_law.sim.reference import hindsight
+from argosy_law.sim import figures, hindsight
 from argosy_law.sim.replay import static
 from tests.sim.fleets import poisson, setup, trace
 

@@ -9,7 +9,7 @@ import pytest
 
 from argosy_law.sim import cli
 from argosy_law.sim.replay import static
-from argosy_law.sim.report import series
+from argosy_law.sim.report import intervals
 from tests.sim.fleets import setup, trace
 from tests.sim.test_simulate import arguments
 
@@ -17,7 +17,7 @@ from tests.sim.test_simulate import arguments
 def test_requests_are_counted_in_the_minute_of_their_arrival() -> None:
     # TTFT of 100 tokens alone is 0.2 s, of 1500 tokens 1.6 s; the limit is 1 s
     rows = [(0.0, 100, 1), (59.9, 1500, 1), (60.0, 1500, 1), (200.0, 100, 1), (210.0, 100, 1)]
-    parts = series.intervals(static(setup(), trace(rows), {"prefill": 1, "decode": 1}))
+    parts = intervals(static(setup(), trace(rows), {"prefill": 1, "decode": 1}))
     assert [(part.start_s, part.seconds) for part in parts] == [
         (0.0, 60.0), (60.0, 60.0), (120.0, 60.0), (180.0, 30.0),
     ]  # fmt: skip

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from argosy_law.decision import Rule
-from argosy_law.sim import cli, traces
+from argosy_law.sim import cli, hindsight, traces
 from argosy_law.sim.flags import FIGURES
-from argosy_law.sim.reference import hindsight
 
 TRACE = Path(__file__).with_name("ramp.csv")
 ARGOSY = Path(sys.executable).with_name("argosy")

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from argosy_law.goals import SLO, Goals, Profile, RoleGoal, Serving
 from argosy_law.pace.schedules import Window
-from argosy_law.sim import figures, limits, rates, traces
+from argosy_law.sim import figures, hindsight, limits, rates, traces
 from argosy_law.sim.flags import FIGURES, FLAGS, Flag, UsageError
 from argosy_law.sim.laws import LAWS
 from argosy_law.sim.limits import MOST_REPLICAS
-from argosy_law.sim.reference import hindsight
 from argosy_law.sim.replay import Replicas, Run, replay, static
-from argosy_law.sim.report.page import page
+from argosy_law.sim.report import page
 from argosy_law.sim.traces import Trace, TraceError
 from argosy_law.sim.world.machine import QUEUE_TIMEOUT_S, Asks, ColdStart, Replica, Setup
 

@@ -9,12 +9,13 @@ of earlier chunks while the last is computed, over one link of each pod, and it 
 the next edge of a step.
 """
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from math import inf, nan
 
 from argosy_law.sim.traces import Trace
-from argosy_law.sim.world.ended import Ended
 from argosy_law.sim.world.machine import HELD_SHARE, Setup, steps_s, steps_until
 from argosy_law.sim.world.pods import (
     DecodePod,
@@ -26,8 +27,46 @@ from argosy_law.sim.world.pods import (
 )
 from argosy_law.sim.world.queue import Queue
 from argosy_law.sim.world.supply import PATIENCE, PROMPTS, STEP, PoolName, Supply
+from argosy_law.size.work import EDGES
 
 __all__ = ["PoolName", "World"]
+
+
+class Ended:
+    """Counts of answered requests by length and by verdict, as the gateway counts them.
+
+    They are brought up to date when one is asked for, which a constant fleet never does.
+    """
+
+    def __init__(self, setup: Setup, trace: Trace) -> None:
+        self._setup, self._trace = setup, trace
+        self.prompts = [0] * (len(EDGES) + 1)
+        self.outputs = [0] * (len(EDGES) + 1)
+        """Answered requests by the bucket of their length."""
+        self.prompt = self.prompt_squared = self.output = 0
+        """Sums over answered requests, in tokens."""
+        self.verdicts = {(ttft, tpot): 0 for ttft in (True, False) for tpot in (True, False)}
+        """Ended requests by (TTFT met, TPOT met)."""
+
+    def add(self, answered: list[Request], first: Sequence[float], last: Sequence[float]) -> None:
+        """Count these, and empty the list. `first`, `last`: when each had those tokens."""
+        trace, setup = self._trace, self._setup
+        for request in answered:
+            prompt, output = trace.prompt[request], trace.output[request]
+            self.prompt += prompt
+            self.prompt_squared += prompt * prompt
+            self.output += output
+            self.prompts[bisect_left(EDGES, prompt)] += 1
+            self.outputs[bisect_left(EDGES, output)] += 1
+            began = first[request]
+            ttft = began - trace.arrival[request] <= setup.ttft_s
+            tpot = last[request] - began <= setup.tpot_s * (output - 1) if output > 1 else True
+            self.verdicts[ttft, tpot] += 1
+        answered.clear()
+
+    def without_answer(self, count: int) -> None:
+        """So many have ended without an answer: they have met neither limit."""
+        self.verdicts[False, False] += count
 
 
 class World(Supply):

@@ -1,1 +1,0 @@
-"""What every law is compared with: what could have been done by one who knew the whole trace."""
