@@ -10,8 +10,6 @@ from math import ceil
 
 from argosy_bench.processes import MODEL
 
-__all__ = ["Answer", "Ask", "ask", "play", "quantile"]
-
 PATIENCE_S = 60.0
 """A client that has no whole answer by then leaves."""
 

@@ -7,8 +7,6 @@ import socket
 import tempfile
 from pathlib import Path
 
-__all__ = ["free_port", "free_ports"]
-
 _OWN = range(12_000, 32_000)
 """Below the ports that Linux gives to clients and to port 0 (32768 to 60999): a client that
 connects meanwhile takes none of them."""

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from argosy_bench.ports import free_ports
 
-__all__ = ["MODEL", "Server", "endpoint", "engine", "fleet", "gateway", "running"]
-
 MODEL = "m"
 """The name by which every fleet here serves."""
 _START_S = 60.0

@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from argosy_bench.cluster.attackers import MOST_S, Targets
 from argosy_bench.cluster.requests import ask_of
-from argosy_bench.cluster.smuggling import Hidden, hidden_requests
 from argosy_bench.processes import MODEL, Server, engine, gateway
 from local.demo.traffic.stream import Stream
 from local.figures import Figure, Figures, Target
@@ -202,8 +201,6 @@ QUIET_S, ATTACK_S = 6.0, 10.0
 
 _NONE = Target("==", 0)
 GAINS = (
-    Figure("requests_smuggled", target=_NONE, digits=0),
-    Figure("malformed_answered_200", target=_NONE, digits=0),
     Figure("calls_served_without_proof", target=_NONE, digits=0),
     Figure("foreign_kv_served", target=_NONE, digits=0),
     Figure("kv_given_to_strangers", target=_NONE, digits=0),
@@ -222,7 +219,6 @@ def figures_of(names: Sequence[str]) -> tuple[Figure, ...]:
         *each,
         Figure("honest_attainment_quiet"),
         *GAINS,
-        Figure("malformed_messages", digits=0),
         Figure("honest_requests", digits=0),
     )
 
@@ -337,13 +333,11 @@ async def attacked(it: Fleet, name: str, seconds: float, number: int) -> Result:
     )
 
 
-async def gains(it: Fleet, results: Sequence[Result], hidden: Hidden) -> dict[str, float]:
+async def gains(it: Fleet, results: Sequence[Result]) -> dict[str, float]:
     """What the attackers got, as the fleet's and the strangers' own counters say."""
     sent = 'argosy_kv_transfer_seconds_count{side="send"'
     received = 'argosy_kv_transfer_seconds_count{side="receive"'
     return {
-        "requests_smuggled": hidden.smuggled,
-        "malformed_answered_200": len(hidden.answered),
         "calls_served_without_proof": sum(r.did.get("served without proof", 0) for r in results),
         "foreign_kv_served": await sample(it.stranger_prefill.admin, sent),
         "kv_given_to_strangers": await sample(it.stranger_decode.admin, received),
@@ -369,8 +363,7 @@ async def measure(figures: Figures, asked: argparse.Namespace) -> None:
                     f"{name}: {found.during:.3f} of {found.quiet:.3f}, {found.did} "
                     f"{found.problems}, {time.monotonic() - began:.0f} s"
                 )
-            hidden = await hidden_requests(keys.gateway_options())
-            for name, value in (await gains(it, results, hidden)).items():
+            for name, value in (await gains(it, results)).items():
                 figures.put(name, value)
     for found in results:
         figures.put(f"honest_attainment_ratio_{found.name}", found.ratio)
@@ -378,9 +371,7 @@ async def measure(figures: Figures, asked: argparse.Namespace) -> None:
     figures.put("honest_attainment_quiet", min(found.quiet for found in results))
     figures.put("honest_requests", sum(found.honest for found in results))
     figures.notes["queue"] = asked.queue
-    figures.put("malformed_messages", hidden.messages)
     figures.lists["attacks"] = [asdict(found) for found in results]
-    figures.lists["answered_200"] = [{"message": name} for name in hidden.answered]
 
 
 def say(line: str) -> None:

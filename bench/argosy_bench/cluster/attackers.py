@@ -163,23 +163,6 @@ async def slow_readers(attack: Attack) -> None:
             sock.close()
 
 
-async def smuggling(attack: Attack) -> None:
-    """The table of malformed messages, again and again."""
-    from argosy_bench.cluster.smuggling import messages
-
-    table = list(messages(attack.at.model))
-
-    async def send(number: int) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", attack.at.gateway)
-        try:
-            writer.write(table[number % len(table)].sent)
-            await asyncio.wait_for(reader.read(-1), 3)
-        finally:
-            writer.transport.abort()
-
-    await attack.every(0.02, send)
-
-
 async def foreign_prefill(attack: Attack) -> None:
     """Decode engines and the gateway are told to take the KV cache from a stranger's engine."""
     named = {"x-argosy-prefill": f"127.0.0.1:{attack.at.stranger_kv}"}
@@ -281,7 +264,6 @@ ATTACKS: dict[str, Callable[[Attack], Awaitable[None]]] = {
         slow_bodies,
         slow_readers,
         silent_connections,
-        smuggling,
         foreign_prefill,
         foreign_drain,
         foreign_pull,

@@ -15,8 +15,6 @@ from argosy_bench.cluster.attackers import ATTACKS, MOST_S
 from argosy_bench.cluster.schedule import NAMES
 from local.figures import Figures
 
-__all__ = ["PARTS", "add_options"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

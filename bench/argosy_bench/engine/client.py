@@ -14,17 +14,6 @@ import httpx
 
 from argosy_bench.processes import MODEL
 
-__all__ = [
-    "Answer",
-    "Ask",
-    "Send",
-    "all_at_once",
-    "at_times",
-    "complete",
-    "one_by_one",
-    "some_at_once",
-]
-
 _TIMEOUT_S = 300.0
 
 

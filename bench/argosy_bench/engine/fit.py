@@ -20,8 +20,6 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.step import StepPlan
 from argosy_engine.runtime.torch.runner import load
 
-__all__ = ["fitted", "main"]
-
 PROMPTS = (64, 128, 256, 512, 1024, 2048)
 DECODES = (1, 4, 8, 16, 32, 64)
 CONTEXTS = (64, 512, 1024)

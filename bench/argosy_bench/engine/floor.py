@@ -21,8 +21,6 @@ from argosy_engine.model.native_trunk import NativeLinear, NativeTrunk
 from argosy_engine.model.trunk import Linear, Trunk
 from argosy_engine.runtime.torch.sources import open_library
 
-__all__ = ["measure_floor"]
-
 _REPEATS = {1: 12, 8: 12, SEQUENCES: 8, 512: 3, 1536: 2}
 _READ_BYTES = 512 << 20
 _KINDS = ("qkv", "out", "gate_up", "down", "head")

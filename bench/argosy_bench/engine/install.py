@@ -7,8 +7,6 @@ package has neither name, so its metadata is copied under that name.
 import sys
 from pathlib import Path
 
-__all__ = ["name_as_vllm", "program"]
-
 
 def program(venv: Path) -> Path | None:
     """The command `vllm` of a finished environment; None if there is none."""

@@ -18,17 +18,6 @@ from argosy_bench.engine.client import (
     some_at_once,
 )
 
-__all__ = [
-    "PROMPT",
-    "PROMPTS",
-    "SEQUENCES",
-    "TOKENS",
-    "attained",
-    "expected_knee",
-    "knee",
-    "run_one",
-]
-
 PROMPT, TOKENS, PROMPTS = 128, 64, 64
 SEQUENCES = 32
 """That a server computes at once."""

@@ -10,8 +10,6 @@ from argosy_engine.runtime.cpu import settle
 from local.figures import Figures
 from local.weights.smollm2 import default_out
 
-__all__ = ["PARTS", "add_options"]
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""

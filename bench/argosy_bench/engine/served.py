@@ -39,8 +39,6 @@ from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.runner import TorchRunner
 from local.figures import Figures
 
-__all__ = ["LOADS", "measure"]
-
 LOADS = ("burst", "c1", "c8", "prefill512", "prefill1536", "full", "4k", "8k")
 _OURS_ALONE = ("full",)
 _INT8_ALONE = ("burst",)

@@ -21,8 +21,6 @@ from argosy_bench.engine.loads import SEQUENCES
 from argosy_bench.ports import free_port, free_ports
 from argosy_bench.processes import MODEL
 
-__all__ = ["INT8", "OURS", "VLLM", "Server", "ServerDied", "ours", "vllm"]
-
 OURS, INT8, VLLM = "argosy", "argosy-int8", "vllm"
 KV_TOKENS = 93_184
 """Tokens that vLLM's pool of 2 GiB holds for SmolLM2-135M in bfloat16; ours is given as many."""

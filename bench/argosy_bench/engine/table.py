@@ -13,8 +13,6 @@ from argosy_bench.engine.loads import PROMPT, PROMPTS, SEQUENCES, TOKENS
 from argosy_bench.engine.servers import INT8, OURS, VLLM
 from local.figures import Figure, Figures, Target
 
-__all__ = ["Values", "figures_beside", "put_floor", "put_served"]
-
 Values = Mapping[str, Mapping[str, Sequence[float]]]
 """Measured values of every run, by name and server."""
 

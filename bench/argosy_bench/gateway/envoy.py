@@ -10,8 +10,6 @@ from pathlib import Path
 from argosy_bench.ports import free_port
 from argosy_bench.processes import Server, running
 
-__all__ = ["envoy", "envoy_program"]
-
 
 @contextlib.asynccontextmanager
 async def envoy(engine_port: int) -> AsyncIterator[Server]:

@@ -19,8 +19,6 @@ import uvloop
 from argosy_bench.ports import free_port
 from argosy_bench.processes import Server, running
 
-__all__ = ["POD", "idle_engine"]
-
 POD = "engine"
 """The name by which it answers, for the gateway's list of pods."""
 _HEAD = b"HTTP/1.1 200 OK\r\nx-argosy-pod: %b\r\n" % POD.encode()

@@ -16,8 +16,6 @@ from argosy_bench.client import Answer, Ask, play, quantile
 from argosy_bench.processes import fleet
 from local.figures import Figure, Figures, Target
 
-__all__ = ["measure"]
-
 FLEETS = {"colocated": ("colocated", "colocated"), "apart": ("prefill", "decode")}
 LOAD_S = 24.0
 SHORT_EVERY_S, SHORT_TOKENS, OUTPUT_TOKENS = 0.2, 64, 32

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
-__all__ = ["Load", "Sample", "completion", "run"]
-
 
 @dataclass(frozen=True, slots=True)
 class Load:

@@ -16,8 +16,6 @@ from argosy_bench.client import Answer, Ask, play, quantile
 from argosy_bench.processes import fleet
 from local.figures import Figure, Figures, Target
 
-__all__ = ["QUEUES", "measure"]
-
 ROLES = ("prefill", "prefill", "decode")
 PRESET = "llama-70b-h100-tp4"
 PROMPT_TOKENS, OUTPUT_TOKENS = 4800, 30

@@ -11,8 +11,6 @@ from argosy_bench.gateway.load import Load
 from local.figures import Figures
 from local.weights.smollm2 import default_out
 
-__all__ = ["PARTS", "add_options"]
-
 Measure = Callable[[Figures, argparse.Namespace], None]
 
 

@@ -17,8 +17,6 @@ from argosy_bench.client import Answer, Ask, ask, quantile
 from argosy_bench.processes import fleet
 from local.figures import Figure, Figures, Target
 
-__all__ = ["measure"]
-
 ROLES = ("prefill", "decode", "decode")
 VICTIM = "decode-1"
 STREAMS, PROMPT_TOKENS, OUTPUT_TOKENS, AHEAD = 40, 200, 120, 40

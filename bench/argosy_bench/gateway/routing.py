@@ -27,8 +27,6 @@ from argosy_gateway.routing.strategies import RoutingRequest
 from argosy_gateway.wire.openai import prefixes_of
 from local.figures import Figure, Figures, Target
 
-__all__ = ["measure_affinity", "measure_picks"]
-
 PICKS, RUNS = 1000, 5
 
 PICK_FIGURES = (

@@ -25,8 +25,6 @@ from argosy_bench.processes import Server, gateway
 from argosy_gateway.wire import http1
 from local.figures import Figure, Figures, Target
 
-__all__ = ["measure_readers", "measure_requests", "measure_streams"]
-
 ROUNDS = 3
 CLIENTS, REQUESTS_S = 32, 3.0
 READ_STREAMS, READ_TOKENS, READ_PERIOD_S = 20, 200, 0.02

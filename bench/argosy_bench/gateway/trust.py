@@ -22,8 +22,6 @@ from argosy_bench.client import Ask, ask
 from argosy_bench.processes import engine, gateway
 from local.figures import Figure, Figures, Target
 
-__all__ = ["measure", "peers_file"]
-
 ACCOUNT, AUDIENCE = "system:serviceaccount:n:f-gateway", "argosy.dev/n/f"
 ISSUER = "https://kubernetes.default.svc"
 WARM_UP = 20

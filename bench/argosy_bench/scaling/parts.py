@@ -2,7 +2,6 @@
 
 speed        requests that a constant fleet is played through in a second of CPU
 shapes       the law on ramps, steps, bursts and an outage of the metrics
-unreachable  how soon it says that an SLO is out of reach
 traces       the law, and other laws beside it, on a folder of recorded traces (--traces)
 
 What follows `--` goes to `argosy simulate`, such as `-- --first-token in-batch`.
@@ -18,7 +17,7 @@ from random import Random
 
 from rich.console import Console
 
-from argosy_bench.scaling import runs, score, shapes, unreachable
+from argosy_bench.scaling import runs, score, shapes
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import Recording, chosen
@@ -132,11 +131,6 @@ def _measure_shapes(figures: Figures, asked: argparse.Namespace) -> None:
     shaped(figures, asked.seeds)
 
 
-def _measure_unreachable(figures: Figures, _: argparse.Namespace) -> None:
-    figures.declare(unreachable.FIGURES)
-    unreachable.measure(figures)
-
-
 def _measure_traces(figures: Figures, asked: argparse.Namespace) -> None:
     if asked.traces is None:
         figures.notes["traces"] = "not played: name their folder with --traces"
@@ -156,6 +150,5 @@ def _measure_traces(figures: Figures, asked: argparse.Namespace) -> None:
 PARTS = {
     "speed": _measure_speed,
     "shapes": _measure_shapes,
-    "unreachable": _measure_unreachable,
     "traces": _measure_traces,
 }
