@@ -26,6 +26,7 @@ def table() -> Figures:
     return Figures((), "make bench-gateway")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_every_figure_of_streams_and_routing_is_measured():
     figures = table()
@@ -107,6 +108,7 @@ def test_recovery_is_the_begin_of_the_first_good_window():
     assert recovery_s([late(100 + i) for i in range(40)], 100, 140, least=0.9) == 40
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_every_figure_of_the_overload_is_measured(monkeypatch):
     monkeypatch.setattr(overload, "PROMPT_TOKENS", 400)

@@ -194,6 +194,7 @@ class Sharing(Model):
         return gpus_held(self.snapshot())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_fleets_under_load_share_the_budget_and_never_hold_more() -> None:
     """The second one comes to load when the first has taken all. Its requests count three times as

@@ -166,6 +166,7 @@ async def test_pods_that_drain_in_turn_lose_no_stream(engines):
         assert f.count("argosy_gateway_resumed_total", reason="closed") == 0
 
 
+@pytest.mark.long
 async def test_an_engine_whose_drain_runs_out_of_time_hands_its_streams_over():
     with sim_engines("colocated", "colocated", options=("--drain-timeout-s", "0.2")) as engines:
         async with front() as f:

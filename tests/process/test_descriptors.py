@@ -17,7 +17,10 @@ import pytest
 from argosy_bench.ports import free_ports
 from tests.engine.processes import eventually
 
-LIMITS = [pytest.param(1024, 4096, id="soft"), pytest.param(1024, 1024, id="hard")]
+LIMITS = [
+    pytest.param(1024, 4096, id="soft"),
+    pytest.param(1024, 1024, id="hard", marks=pytest.mark.long),
+]
 HALF_HEAD = b"GET /health HTTP/1.1\r\nhost: x\r\na: "
 WHOLE = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 

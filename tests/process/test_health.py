@@ -126,6 +126,7 @@ def test_a_leader_with_a_dead_watch_is_to_be_restarted() -> None:
     run(main())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("one_round", [fails_in_time, waits_for_ever])
 def test_rounds_that_fail_or_wait_are_no_reason_to_start_anew(one_round) -> None:

@@ -50,6 +50,7 @@ def options(monkeypatch: pytest.MonkeyPatch) -> app.Options:
     return app.Options(images=IMAGES, namespace="ns", lease_namespace="ns", metrics_port=0)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 async def test_first_rounds_of_many_fleets_neither_fail_nor_delay_the_lease(
     options: app.Options, tmp_path: Path

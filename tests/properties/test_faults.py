@@ -13,7 +13,7 @@ from tests.support.faults import FaultyWorld
 from tests.support.stateful import run_sequences
 from tests.support.world import scaled_by_others
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SPEC = scaled_by_others(drain="20s")
 CHILDREN = [

@@ -12,7 +12,7 @@ from tests.support.faults import FaultyWorld
 from tests.support.stateful import run_sequences
 from tests.support.world import World, scaled_by_others
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SPEC = {**scaled_by_others(drain="60s", roleFlip=True), "mode": "disaggregated"}
 CONTROLLERS = ("Deployment", "prefill", "decode")
@@ -81,7 +81,9 @@ def rounds_of_a_flip() -> list[int]:
     return calls
 
 
-@pytest.mark.parametrize(("start_s", "first"), [(2.0, 0), (30.0, 1)])
+@pytest.mark.parametrize(
+    ("start_s", "first"), [(2.0, 0), pytest.param(30.0, 1, marks=pytest.mark.long)]
+)
 def test_the_operator_may_die_at_any_call_of_a_flip(start_s: float, first: int) -> None:
     """The pod stays, unless a new one serves by the time that the operator is back. One that runs
     and loads is given up. Each start takes every second call, and together they take all."""

@@ -26,7 +26,7 @@ from tests.support.faults import FaultyWorld
 from tests.support.stateful import run_sequences
 from tests.support.world import World, scaled_by_others
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 SPEC = {**scaled_by_others(drain="60s"), "mode": "disaggregated"}
 RECYCLE = "serving.argosy.dev/recycle"

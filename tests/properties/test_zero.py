@@ -68,9 +68,15 @@ class ZeroWorld(World):
     def said(self, name: str) -> GatewayLoad | None:
         idle_s = 0.0 if self.in_flight else self.now - self.active_at
         answer = {
-            **{"pod": name, "in_flight": self.in_flight, "idle_s": idle_s, "on_pods": {}},
-            **{"received": {"accepted": 0, "shed": 0}, "waiting_prompt_tokens": 0},
-            **{"outstanding_prompt_tokens": 0, "decoding": 0, "answered": ANSWERED},
+            "pod": name,
+            "in_flight": self.in_flight,
+            "idle_s": idle_s,
+            "on_pods": {},
+            "received": {"accepted": 0, "shed": 0},
+            "waiting_prompt_tokens": 0,
+            "outstanding_prompt_tokens": 0,
+            "decoding": 0,
+            "answered": ANSWERED,
         }
         return parse_load(json.dumps(answer).encode(), name, self.now)
 

@@ -116,6 +116,7 @@ def lived(rate_at, days: float, horizon_s: float) -> tuple[SeasonState, int, int
     return state, raised, rounds
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_days_that_repeat_are_foretold_where_replicas_start_slowly() -> None:
     state, raised, rounds = lived(lambda at: 50 + 40 * sin(2 * pi * at / DAY_S), 3.5, 1800.0)
@@ -123,6 +124,7 @@ def test_days_that_repeat_are_foretold_where_replicas_start_slowly() -> None:
     assert raised > rounds / 20
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_days_that_do_not_repeat_are_not() -> None:
     """The load grows at another time on each day."""

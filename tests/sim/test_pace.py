@@ -80,6 +80,7 @@ def test_twice_the_load_is_served_within_a_cold_start_and_three_quarters_of_a_mi
     assert back_after(run, 1200.0, 1700.0) <= COLD_S + 45
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_load_that_jumps_between_1_and_24_is_served_within_one_and_a_half_starts() -> None:
     points = [(0.0, 1.0)]

@@ -145,6 +145,7 @@ def moved(fleets: list[Shared]) -> int:
     return sum(fleet.gpus_moved for fleet in fleets)
 
 
+@pytest.mark.long
 def test_a_shared_budget_follows_the_peaks_where_a_divided_one_cannot() -> None:
     peaks = (500.0, 900.0, 1300.0)
     shared = played(peaks, GOALS, Budgets(BUDGET))

@@ -40,6 +40,7 @@ def fight(model: Model, for_s: float, each_s: float = 0.1) -> tuple[int, list[st
     return writes, told
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_tug_of_war_over_one_field_is_few_writes_with_an_event_for_each_step() -> None:
     model = converged()

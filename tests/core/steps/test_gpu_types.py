@@ -150,6 +150,7 @@ def test_a_rollout_is_not_overtaken_by_another() -> None:
 # --- room -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_role_leaves_a_type_whose_pods_find_no_node_for_the_time_of_the_spec() -> None:
     model = converged(**spec(H100, A100, replicas=2))
     model.room["h100"] = 2
@@ -172,6 +173,7 @@ def test_a_role_leaves_a_type_whose_pods_find_no_node_for_the_time_of_the_spec()
     assert " found no node with h100 for 600 s: 0/3 nodes are available" in said.message
 
 
+@pytest.mark.long
 def test_a_full_type_comes_back_into_question_after_a_day() -> None:
     model = converged(**spec(H100, A100, **GOODPUT))
     model.room["h100"] = 0

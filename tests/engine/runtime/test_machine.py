@@ -75,6 +75,7 @@ def test_threads_are_the_cores_or_the_quota_if_it_is_less(environment, quota, th
     assert machine.allowed_threads() == threads
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_engine_start_compiles_nothing_that_bytecode_has_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
