@@ -21,7 +21,6 @@ from argosy_engine.core.request import Chunk, NewRequest  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan  # noqa: E402
 from argosy_engine.runtime.ahead import Ahead, OneByOne  # noqa: E402
-from argosy_engine.runtime.torch import runner as runner_module  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchLauncher, load  # noqa: E402
 from argosy_engine.runtime.torch.sampler import sample, sample_there  # noqa: E402
 from argosy_engine.server.serve import _scheduler  # noqa: E402
@@ -102,12 +101,6 @@ def test_greedy_and_sampled_texts_are_those_of_waiting_for_each_step(config, evi
     assert ahead.followed > 10
 
 
-def test_a_request_that_needs_its_tokens_on_the_host_has_its_text_too(config):
-    asked = [*ASKED[:-1], replace(GREEDY, presence_penalty=1.0)]
-    ahead = Serving(config, ahead=True)
-    assert ahead.texts(asked) == Serving(config, ahead=False).texts(asked)
-
-
 def test_a_row_without_numbers_fails_alone(config, monkeypatch):
     """The model overflows in the third row at its eighth step, whose tokens are in use already."""
     ahead = Serving(config, ahead=True)
@@ -150,28 +143,6 @@ def test_triton_kernels_take_tokens_from_where_they_were_drawn(config):
     (found, followed), (expected, _) = texts(ahead=True), texts(ahead=False)
     assert found == expected
     assert followed == 2
-
-
-def test_the_pool_leaves_room_for_a_largest_step_that_is_launched(config, monkeypatch):
-    launched = []
-
-    class OnGpu(runner_module.TorchRunner):
-        def __init__(self, trunk, pool, **more):
-            super().__init__(trunk, pool, **more)
-            self.launcher = TorchLauncher(trunk, pool, self.execute)
-            launch = self.launcher.launch
-            self.launcher.launch = lambda plan, after: launched.append(plan) or launch(plan, after)
-
-    class Gauge:
-        def peak_bytes(self, run):
-            run()
-            return 0
-
-    monkeypatch.setattr(runner_module, "TorchRunner", OnGpu)
-    load(config, gauge=Gauge())[0].close()
-    (plan,) = launched
-    assert plan.tokens == config.max_num_batched_tokens
-    assert all(chunk.sampling.memoryless and chunk.samples for chunk in plan.chunks)
 
 
 class Questions(TorchDispatchMode):

@@ -86,19 +86,6 @@ def test_a_prompts_tokens_are_told_in_chunks_as_in_one_step(runner):
     assert "other" not in whole.prompt_likely
 
 
-def test_the_values_are_the_models(runner):
-    """The last position of a prompt that is one longer tells of the same distribution."""
-    out = run(runner, chunk(0, 91, 1, logprobs=20, prompt_logprobs=0))
-    values = [value for _, value, _ in out.likely["r"][1:]]
-    assert values == sorted(values, reverse=True)
-    assert sum(2.718281828**value for value in values) <= 1.0001
-    assert {len(told) for told in out.prompt_likely["r"].values()} == {1}  # 0 besides its own
-    token, value, rank = out.likely["r"][0]
-    assert (token, value, rank) in [
-        (t, pytest.approx(v), r) for t, v, r in out.likely["r"][1:]
-    ] or (rank > 20)
-
-
 def test_a_row_whose_own_request_excludes_every_token_is_told_apart_from_no_number(
     runner, monkeypatch
 ):

@@ -32,19 +32,6 @@ def test_an_engine_serves_bfloat16_on_a_cpu_that_dies_of_its_announced_amx(tmp_p
     assert "DEFAULT (SIGILL), AVX512_CORE_FP16 (SIGILL)" in said[0]
 
 
-def test_the_cap_reaches_onednn_before_its_first_product(tmp_path, monkeypatch):
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    monkeypatch.setenv("ONEDNN_VERBOSE", "1")
-    model, log = write_tiny(tmp_path / "tiny"), tmp_path / "log"
-    with engine(model, "colocated", log, "--compute", "torch") as capped:
-        capped.complete("hello", 2)
-        assert capped.metric('argosy_engine_info{cpu_isa="AVX2",dtype="float32"}') == 1
-    said = log.read_text()
-    assert "cpu,isa:" in said
-    assert "AVX-512" not in said
-    assert "AVX 10" not in said
-
-
 @pytest.fixture
 def narrow(tmp_path):
     """A folder whose checkpoint is bfloat16, by its config."""

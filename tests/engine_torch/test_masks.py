@@ -9,22 +9,11 @@ pytest.importorskip("llguidance")
 from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
-from argosy_engine.runtime.torch.logits import Masks, mask_  # noqa: E402
+from argosy_engine.runtime.torch.logits import Masks  # noqa: E402
 from argosy_engine.text.byte_tokenizer import ByteTokenizer  # noqa: E402
 from argosy_engine.text.grammars import compose  # noqa: E402
 
 NEVER = float("-inf")
-
-
-def test_bits_are_tokens_from_the_lowest_on():
-    logits = torch.arange(30.0).view(3, 10)
-    mask_(logits, {2: bytes([0b10000001, 0b1, 0xFF, 0xFF]), 0: bytes([0b10, 0b10, 0, 0])})
-    assert logits.tolist() == [
-        [NEVER, 1, *[NEVER] * 7, 9],
-        list(range(10, 20)),
-        [20, *[NEVER] * 6, 27, 28, NEVER],
-    ]
-    mask_(logits, {})
 
 
 def flat_of(*rows):

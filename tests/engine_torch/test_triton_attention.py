@@ -5,7 +5,6 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,7 @@ from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention import trial, triton_pool  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
-from argosy_engine.model.attention.triton_pool import Tiles, TritonPool, tiles  # noqa: E402
+from argosy_engine.model.attention.triton_pool import Tiles, TritonPool  # noqa: E402
 from argosy_engine.model.loader import load_weights  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
@@ -230,49 +229,9 @@ def test_a_number_that_is_none_stays_in_its_sequence():
     assert out[0].isnan().all()
 
 
-def test_a_scale_of_the_model_is_used():
-    shape = PoolShape(blocks=17, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
-    plain, kernels, tables = pools(shape, torch.float32, 2, random.Random(2))
-    flat = plan(tables, [(40, 1), (0, 5), (7, 20), (1, 1)], 16)
-    q, kv, _ = heads_of(len(flat.token_ids), 2, shape, torch.float32)
-    results = []
-    for pool in (plain, kernels):
-        batch = pool.prepare(flat)
-        pool.write(0, batch, kv)
-        results.append(pool.attend(0, batch, q, 0, 0.31))
-    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
-
-
-def test_the_batch_holds_what_the_trunk_reads():
-    shape = PoolShape(blocks=17, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
-    plain, kernels, tables = pools(shape, torch.float32, 1, random.Random(3))
-    flat = replace(plan(tables, [(40, 1), (0, 5), (7, 20), (1, 1)], 16), sample_rows=[0, 25])
-    for pool in (plain, kernels):
-        batch = pool.prepare(flat)
-        assert batch.token_ids.tolist() == flat.token_ids
-        assert batch.positions.tolist() == flat.positions
-        assert batch.sample_rows.tolist() == [0, 25]
-
-
-@given(
-    group=st.integers(1, 71), dim=st.sampled_from([32, 64, 80, 96, 128, 256]), itemsize=st.just(2)
-)
-def test_every_tile_has_a_token_and_fits_the_tensor_cores(group, dim, itemsize):
-    cut = tiles(group, dim, itemsize)
-    assert cut.rows >= group
-    assert cut.single_rows >= group
-    assert cut.width >= dim
-    assert {size & (size - 1) for size in (cut.rows, cut.single_rows, cut.keys, cut.width)} == {0}
-    assert min(cut.rows, cut.single_rows, cut.keys, cut.width) >= 16
-
-
 def wish(**changed):
     fields = {"heads": 2, "kv_heads": 1, "block_size": 32, "head_dim": 64, "dtype": "float32"}
     return json.dumps(fields | {"device": "cpu"} | changed)
-
-
-def test_the_trial_of_working_kernels_succeeds():
-    assert trial.main(["trial", wish()]) == 0
 
 
 def test_the_trial_fails_where_the_kernels_compute_something_else(monkeypatch, capsys):
@@ -309,15 +268,6 @@ def test_kernels_whose_trial_fails_leave_attention_to_torch(spec, caplog, progra
     make = choose_pool(CONFIG, spec, torch.bfloat16, GPU, (sys.executable, "-c", program))
     assert make is PagedPool
     assert f"the Triton kernels fail on this GPU ({why})" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("device", "compute"), [(CPU, "auto"), (GPU, "torch")], ids=["on a CPU", "--compute torch"]
-)
-def test_no_trial_is_made_where_torch_is_to_compute(spec, caplog, device, compute):
-    config = replace(CONFIG, compute=compute)
-    assert choose_pool(config, spec, torch.float32, device, ("/nowhere",)) is PagedPool
-    assert caplog.text == ""
 
 
 def test_the_trunk_computes_the_same_logits_on_either_pool(tmp_path):

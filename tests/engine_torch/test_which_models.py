@@ -207,23 +207,6 @@ def test_a_family_that_the_page_says_no_to_is_refused_with_what_to_do(row, tmp_p
     assert "NoneType" not in message
 
 
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        ("`DeepseekV3ForCausalLM`", "latent attention has K of 24 and V of 16"),
-        ("`DeepseekV32ForCausalLM`", "index_topk"),
-        ("`DeepseekV3ForCausalLM` (`kimi_k2`)", "does not know model_type 'kimi_k2'"),
-        ("`GptOssForCausalLM`", "s_aux"),
-        ("`Gemma4ForCausalLM`", "its layers differ in head_dim"),
-        ("`Phi3ForCausalLM` (longrope)", "longrope"),
-    ],
-)
-def test_a_checkpoint_with_plain_weights_is_refused_for_what_the_engine_lacks(row, why, tmp_path):
-    message = refusal(write(tmp_path, row, "quantization_config", "auto_map"))
-    assert why in message
-    assert "engine.type: vllm" in message
-
-
 @pytest.mark.parametrize("row", CONFIGS)
 def test_the_job_that_fetches_takes_what_the_engine_computes_natively(row, tmp_path):
     path = write(tmp_path, row) / "config.json"
