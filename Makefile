@@ -91,7 +91,7 @@ verify: $(VENV)/.dev ## regenerate crds/ and generated docs; fail on a differenc
 
 # pytest keeps the tests that it has read: reading all of them takes each worker seven seconds more.
 .PHONY: test-fast
-test-fast: $(VENV)/.dev ## under a minute on 2 cores: no cluster, no torch
+test-fast: $(VENV)/.dev ## six minutes on 2 cores: no cluster, no torch
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 3 -m "not cluster and not torch and not helm and not slow" \
 		$(addprefix --ignore=tests/,engine_torch e2e reconcile chart) # to import them takes seconds
 
