@@ -11,7 +11,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime.torch.logits import Penalties, forbid_, may_end, penalise_  # noqa: E402  # noqa: E402
+from argosy_engine.runtime.torch.logits import Exclusions, Penalties, may_end, penalise_  # noqa: E402  # noqa: E402
 from argosy_engine.runtime.torch.sampler import lost_rows, sample  # noqa: E402
 
 NEVER = float("-inf")
@@ -22,7 +22,7 @@ def after(tokens, n_prompt, **options):
     """The logits, all 1 before, of a request with these tokens."""
     logits = torch.ones(1, 6)
     params = SamplingParams(max_tokens=9, **options)
-    forbid_(logits, [params], [tokens], [n_prompt], EOS)
+    Exclusions(EOS).apply_(logits, [params], [tokens], [n_prompt])
     penalise_(logits, [params], [tokens], [n_prompt])
     return logits[0].tolist()
 

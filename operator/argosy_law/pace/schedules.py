@@ -1,4 +1,4 @@
-"""Schedules that bound the replicas of a role, and the fleet that nobody uses and has none.
+"""Schedules that bound the replicas of a role, and when an idle fleet goes to zero replicas.
 
 `core.steps.goals` makes `Window`s of `spec.autoscaling.schedules`, the simulator of its flag. The
 law itself knows no calendar: it gets the bounds that are in force. Times are seconds since the
@@ -131,7 +131,7 @@ def next_change_s(windows: Iterable[Window], now: float, ahead: Ahead) -> float 
 
 UNHEARD_S = 30.0
 """So long a Ready gateway may be silent while the fleet is at zero. After that the fleet starts,
-because requests that nobody sees may wait there. Long enough for a gateway that restarts."""
+because requests may wait in that gateway. Long enough for a gateway that restarts."""
 
 
 @dataclass(frozen=True, slots=True)

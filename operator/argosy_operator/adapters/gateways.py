@@ -1,8 +1,8 @@
 """The admin port of gateway pods: which pods do not hand over KV caches, and who uses the fleet.
 Pods that fetch a model say on theirs how far they are.
 
-A gateway that does not answer names nobody and says nothing about its requests and settings. Names
-are compared with the fleet's own pods later (`core/status/facts.py`, `core/steps/recycling`).
+Of a gateway that does not answer, pairs, requests and settings are unknown. Names are compared
+with the fleet's own pods later (`core/status/facts.py`, `core/steps/recycling`).
 """
 
 import asyncio

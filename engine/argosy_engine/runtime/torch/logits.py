@@ -143,17 +143,6 @@ def _flat(ids: Sequence[tuple[int, npt.NDArray[np.int64]]], logits: torch.Tensor
     return torch.from_numpy(flat).to(logits.device)
 
 
-def forbid_(
-    logits: torch.Tensor,
-    sampling: Sequence[SamplingParams],
-    histories: Sequence[Sequence[int]],
-    n_prompts: Sequence[int],
-    eos: Collection[int],
-) -> None:
-    """One step of `Exclusions`."""
-    Exclusions(eos).apply_(logits, sampling, histories, n_prompts)
-
-
 def may_end(
     sampling: Sequence[SamplingParams], masks: Mapping[int, bytes], eos: Collection[int]
 ) -> list[SamplingParams]:

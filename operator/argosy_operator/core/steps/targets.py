@@ -274,8 +274,8 @@ def _by_law(
 
 
 def _advised(snapshot: Snapshot, draft: Draft, current: Mapping[RoleName, int]) -> Draft:
-    """The draft that knows what the scaling law would do, without its Event and its record, as
-    nobody does it."""
+    """Return the draft with what the scaling law would do. It has no Event and no record, because
+    the replicas do not change."""
     spec, metrics = snapshot.fleet.spec, snapshot.metrics
     if not by_law(spec):
         return draft
