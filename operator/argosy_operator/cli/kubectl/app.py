@@ -11,6 +11,7 @@ import typer
 from argosy_operator.cli.kubectl.command import CommandError, Exit
 from argosy_operator.cli.kubectl.drain import drain
 from argosy_operator.cli.kubectl.explain import explain
+from argosy_operator.cli.kubectl.import_deployment import import_
 from argosy_operator.cli.kubectl.lint import lint
 from argosy_operator.cli.kubectl.render import render
 from argosy_operator.cli.kubectl.status import status
@@ -127,11 +128,11 @@ def application(about: str, verbs: Iterable[Callable[..., object]]) -> typer.Typ
         help=about,
     )
     for verb in verbs:
-        made.command()(verb)
+        made.command(verb.__name__.rstrip("_"))(verb)
     return made
 
 
-VERBS = (status, explain, drain, render, lint)
+VERBS = (status, explain, drain, render, lint, import_)
 app = application("See and steer fleets that Argosy serves.", VERBS)
 
 

@@ -1,0 +1,500 @@
+"""`kubectl argosy import deployment/NAME`: a ServingDeployment from a Deployment that runs vLLM.
+
+The fleet is printed, never written: its first lines, as comments, say what could not be carried
+over and what to decide.
+"""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import typer
+
+from argosy_operator.api.v1alpha1 import GROUP, VERSION
+from argosy_operator.cli.kubectl.documents import documents
+from argosy_operator.cli.kubectl.exits import CommandError, Exit
+from argosy_operator.cli.kubectl.findings import findings
+from argosy_operator.cli.kubectl.options import Context, Kubeconfig, Namespace
+from argosy_operator.cli.kubectl.printed import as_yaml
+
+_SERVER = "vllm.entrypoints.openai.api_server"
+_HUB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+_SCALES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+"""vLLM's suffixes of lengths: 32k is 32,000, and 32K is 32,768."""
+_SHORT = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-q": "--quantization",
+}
+_SIZES = {
+    "--max-model-len": "maxModelLen",
+    "--max-num-seqs": "maxNumSeqs",
+    "--max-num-batched-tokens": "maxNumBatchedTokens",
+}
+_SWITCHES = frozenset(
+    (
+        *("--enforce-eager", "--trust-remote-code", "--enable-prefix-caching"),
+        *("--enable-chunked-prefill", "--enable-auto-tool-choice", "--enable-lora"),
+        *("--disable-log-requests", "--disable-log-stats", "--enable-expert-parallel"),
+        *("--enable-sleep-mode", "--enable-prompt-tokens-details", "--async-scheduling"),
+        *("--enable-request-id-headers", "--disable-custom-all-reduce", "--language-model-only"),
+    )
+)
+"""Flags after which a word is not their value. Others that take none are found by what follows."""
+_LEFT_OUT = {
+    "--host": "engines listen on all addresses of their pod",
+    "--port": "engines listen on 8000, and clients reach the fleet's Service on port 80",
+    "--api-key": "the pod's uid is the engine's key; put who may call in front of the gateway",
+    "--kv-transfer-config": "Argosy writes it for prefill and decode roles",
+    "--uds": "the gateway reaches engines over TCP",
+    "--root-path": "clients' paths are those of the gateway",
+    "--ssl-keyfile": "the gateway ends TLS for clients",
+    "--ssl-certfile": "the gateway ends TLS for clients",
+    "--disable-log-stats": "the law reads vLLM's metrics",
+    "--shutdown-timeout": "it follows from spec.drain.timeout",
+}
+_DTYPES = ("auto", "float32", "bfloat16")
+_OF_POD = (
+    *("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "runtimeClassName"),
+    *("priorityClassName", "schedulerName", "serviceAccountName", "securityContext"),
+    *("topologySpreadConstraints", "resourceClaims", "hostIPC", "dnsPolicy", "dnsConfig"),
+)
+"""Fields of the pod that the role's template takes as they are."""
+_OF_CONTAINER = ("envFrom", "securityContext")
+_SHM = "/dev/shm"  # noqa: S108 # a mount of the pod
+_PROBES = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+
+
+@dataclass(slots=True)
+class _Fleet:
+    """What was read so far."""
+
+    spec: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    """What was not carried over, and what is left to decide."""
+
+
+def import_(
+    deployment: Annotated[
+        str, typer.Argument(metavar="deployment/NAME", help="The Deployment that runs vLLM.")
+    ],
+    file: Annotated[
+        str | None,
+        typer.Option("-f", "--filename", help="Read it from a manifest; - is standard input."),
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> int:
+    """Print a ServingDeployment for a Deployment that runs vLLM. Nothing is written."""
+    kind, _, name = deployment.rpartition("/")
+    if not name or kind.lower() not in (
+        "",
+        "deployment",
+        "deployments",
+        "deploy",
+        "deployment.apps",
+    ):
+        raise CommandError(f"{deployment} is no Deployment: write deployment/NAME", Exit.USAGE)
+    found = _read(file, name) if file is not None else _ask(name, namespace, context, kubeconfig)
+    fleet = convert(found)
+    text = as_manifest(fleet.notes, manifest(found, fleet.spec))
+    print(text)
+    errors = [one for d in documents(text, "-") for one in findings(d) if one.level == "error"]
+    for one in errors:
+        print(one.text(), file=sys.stderr)
+    return Exit.FAILED if errors else Exit.OK
+
+
+def _read(file: str, name: str) -> dict[str, Any]:
+    """Return the Deployment of that name in a file of manifests. Raises CommandError."""
+    from pathlib import Path
+
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        read = list(documents(raw.decode(), file))
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file} is no text in UTF-8") from error
+    for one in read:
+        if one.problem is not None:
+            raise CommandError(f"{file}:{one.line}: {one.problem}")
+    objects = [d.value for d in read if isinstance(d.value, dict)]
+    deployments = [o for o in objects if o.get("kind") == "Deployment"]
+    for deployment in deployments:
+        if (deployment.get("metadata") or {}).get("name") == name:
+            return deployment
+    there = ", ".join(str((d.get("metadata") or {}).get("name")) for d in deployments) or "none"
+    raise CommandError(f"there is no Deployment {name} in {file}: it has {there}")
+
+
+def _ask(
+    name: str, namespace: str | None, context: str | None, kubeconfig: str | None
+) -> dict[str, Any]:
+    """Return the Deployment of that name of the cluster. Raises CommandError."""
+    from argosy_operator.cli.kubectl.session import Cluster, ask
+
+    async def read(cluster: Cluster) -> dict[str, Any]:
+        found = await cluster.objects.get("Deployment", cluster.namespace, name)
+        if found is None:
+            raise CommandError(f"there is no Deployment {name} in namespace {cluster.namespace}")
+        return dict(found)
+
+    return ask(read, namespace, context, kubeconfig)
+
+
+def manifest(deployment: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ServingDeployment with the Deployment's name and namespace."""
+    meta = deployment.get("metadata") or {}
+    kept = {key: meta[key] for key in ("name", "namespace") if key in meta}
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "ServingDeployment",
+        "metadata": kept,
+        "spec": dict(spec),
+    }
+
+
+def as_manifest(notes: Sequence[str], fleet: Mapping[str, Any]) -> str:
+    """Return the fleet as YAML with the notes as comments above it."""
+    return "\n".join([*(f"# - {note}" for note in notes), as_yaml(fleet)])
+
+
+def convert(deployment: Mapping[str, Any]) -> _Fleet:
+    """Return the spec of a fleet that serves what the Deployment serves, and notes about the rest.
+
+    Raises CommandError if none of its containers runs vLLM, or if it names no model.
+    """
+    fleet = _Fleet()
+    pod = ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
+    containers = [c for c in pod.get("containers") or [] if isinstance(c, dict)]
+    served = [(c, words) for c in containers if (words := server_words(c)) is not None]
+    if not served:
+        name = (deployment.get("metadata") or {}).get("name")
+        raise CommandError(
+            f"no container of Deployment {name} runs `vllm serve` or python -m {_SERVER}, in its "
+            "command, its arguments or as the entrypoint of a vllm-openai image"
+        )
+    container, words = served[0]
+    role: dict[str, Any] = {}
+    template: dict[str, Any] = {}
+    engine: dict[str, Any] = {"type": "vllm", "image": container.get("image") or ""}
+    flags = parse_flags(words)
+    model = _carry_flags(fleet, engine, role, flags)
+    if model is None:
+        raise CommandError("its vLLM names no model: write it after `vllm serve` in the arguments")
+    name = (deployment.get("metadata") or {}).get("name")
+    _carry_model(fleet, model, flags, pod, container, str(name))
+    _carry_env(fleet, engine, template, container)
+    _carry_resources(role, container, template)
+    _carry_pod(fleet, template, pod, container, containers)
+    replicas = (deployment.get("spec") or {}).get("replicas", 1) or 1
+    role["replicas"] = {"min": 1, "max": max(replicas, 1)}
+    fleet.notes.append(
+        f"roles.colocated.replicas: the Deployment has {replicas}; the law chooses between min and "
+        "max, so raise max to what may be used"
+    )
+    fleet.notes.append("slo: a Deployment has none; write the limits that your users need")
+    if template:
+        role["template"] = {"spec": template}
+    fleet.spec |= {"engine": engine, "roles": {"colocated": role}}
+    fleet.spec["slo"] = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+    strategy = (deployment.get("spec") or {}).get("strategy")
+    if strategy:
+        fleet.notes.append("spec.strategy: a new revision comes up whole, then the old one drains")
+    return fleet
+
+
+def server_words(container: Mapping[str, Any]) -> list[str] | None:
+    """Return the arguments of vLLM's server in the container; None if it runs another program.
+
+    A shell's `-c` line is split into words, and only the part that starts vLLM is read.
+    """
+    words = [str(w) for w in [*(container.get("command") or []), *(container.get("args") or [])]]
+    if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and "c" in words[1]:
+        words = _shell_words(" ".join(words[2:]))
+    for at, word in enumerate(words):
+        if word == "serve" and at > 0 and words[at - 1].rpartition("/")[2] == "vllm":
+            return words[at + 1 :]
+        if word == _SERVER:
+            return words[at + 1 :]
+    image = str(container.get("image") or "")
+    if not container.get("command") and "vllm" in image.rpartition("/")[2].partition(":")[0]:
+        return words
+    return None
+
+
+def _shell_words(line: str) -> list[str]:
+    """Return the words of a shell's line up to the end of the command that starts vLLM."""
+    lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=";&|")
+    lexer.whitespace_split = True
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        raise CommandError(f"the shell line of vLLM cannot be read: {error}") from error
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if set(word) <= set(";&|"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    for command in commands:
+        if any(word == _SERVER or word.rpartition("/")[2] == "vllm" for word in command):
+            return command
+    return words
+
+
+def parse_flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return flags with their values in order; the model without a flag stands under "".
+
+    `--flag=value` and `--flag value` are the same. Underscores in names are hyphens, as vLLM reads
+    them.
+    """
+    flags: list[tuple[str, list[str]]] = []
+    for word in words:
+        if word.startswith("-") and not re.fullmatch(r"-\d+(\.\d+)?", word):
+            name, equals, value = word.partition("=")
+            name = _SHORT.get(name, name)
+            name = "--" + name[2:].replace("_", "-") if name.startswith("--") else name
+            flags.append((name, [value] if equals else []))
+        elif not flags or flags[-1][0] in _SWITCHES or _is_full(flags[-1]):
+            flags.append(("", [word]))
+        else:
+            flags[-1][1].append(word)
+    return flags
+
+
+def _is_full(flag: tuple[str, list[str]]) -> bool:
+    """Whether the next word is not a value of this flag. Names and adapters are lists."""
+    name, values = flag
+    return bool(values) and name not in ("--served-model-name", "--lora-modules")
+
+
+def parse_length(text: str) -> int | None:
+    """Return a length as vLLM reads it, such as 8192, 32k or 32K; None if it is no number."""
+    matched = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgG]?)", text)
+    if matched is None:
+        return None
+    return int(float(matched[1]) * _SCALES.get(matched[2], 1))
+
+
+def _carry_flags(
+    fleet: _Fleet,
+    engine: dict[str, Any],
+    role: dict[str, Any],
+    flags: Sequence[tuple[str, list[str]]],
+) -> str | None:
+    """Write the flags into the fields that have them, and the rest into engine.args. Returns the
+    model."""
+    model: str | None = None
+    args: list[str] = []
+    for name, values in flags:
+        value = values[0] if values else ""
+        if name in ("", "--model"):
+            model = model or value
+        elif name == "--served-model-name":
+            fleet.spec.setdefault("model", {})["servedNames"] = values
+        elif name in _SIZES and (length := parse_length(value)) is not None:
+            engine[_SIZES[name]] = length
+        elif name == "--dtype" and value in _DTYPES:
+            engine["dtype"] = value
+        elif name == "--tensor-parallel-size" and value.isdigit():
+            role["parallelism"] = {"tensor": int(value)}
+        elif name == "--revision":
+            continue
+        elif name == "--lora-modules":
+            fleet.notes.append(f"{name} {' '.join(values)}: adapters are not served yet")
+        elif name in _LEFT_OUT:
+            fleet.notes.append(f"{name}: {_LEFT_OUT[name]}")
+        elif name in _SIZES or name in ("--dtype", "--tensor-parallel-size"):
+            fleet.notes.append(f"{name} {value}: the field does not take it; write another value")
+        elif any("$" in word for word in values):
+            fleet.notes.append(f"{name} {' '.join(values)}: write the value of the variable")
+        else:
+            args += [f"{name}={value}"] if len(values) == 1 else [name, *values]
+    if args:
+        engine["args"] = args
+    return model
+
+
+def _carry_model(
+    fleet: _Fleet,
+    model: str,
+    flags: Sequence[tuple[str, list[str]]],
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    name: str,
+) -> None:
+    """Write model.uri: the claim that is mounted at the model's folder, or the hub."""
+    target = fleet.spec.setdefault("model", {})
+    revision = next((v[0] for f, v in flags if f == "--revision" and v), None)
+    if model.startswith("/"):
+        claim = claim_of(model, pod, container)
+        if claim is None:
+            target["uri"] = "pvc://models/" + model.strip("/").rpartition("/")[2]
+            fleet.notes.append(
+                f"model.uri: {model} lies on no claim that the container mounts; write "
+                "pvc://CLAIM/PATH"
+            )
+        else:
+            target["uri"] = claim
+    elif _HUB.fullmatch(model):
+        target["uri"] = f"hf://{model}" + (f"@{revision}" if revision else "")
+        target["fetch"] = {"size": "100Gi"}
+        fleet.notes.append(
+            "model.fetch.size: a Job fetches the model once into a claim; write its size, or "
+            "claimName for one that exists"
+        )
+        target.setdefault("servedNames", [model])
+    elif model.startswith("s3://"):
+        target["uri"] = model
+        target["fetch"] = {"size": "100Gi"}
+        fleet.notes.append("model.fetch.size: write the size of the model")
+    else:
+        target["uri"] = f"pvc://models/{model}"
+        fleet.notes.append(f"model.uri: {model!r} is no folder and no name of the hub")
+    if not target.get("servedNames"):
+        target["servedNames"] = [model] if not model.startswith("/") else [name]
+        if model.startswith("/"):
+            fleet.notes.append(
+                f"model.servedNames: clients of vLLM ask for {model!r}, which is no served name "
+                f"here; they write {name!r}"
+            )
+
+
+def claim_of(folder: str, pod: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
+    """Return pvc://CLAIM/PATH of a folder of the container; None if it lies on no claim."""
+    volumes = {v.get("name"): v for v in pod.get("volumes") or []}
+    mounts = sorted(
+        container.get("volumeMounts") or [], key=lambda m: -len(str(m.get("mountPath", "")))
+    )
+    for mount in mounts:
+        at = str(mount.get("mountPath", "")).rstrip("/")
+        if folder != at and not folder.startswith(f"{at}/"):
+            continue
+        claim = (volumes.get(mount.get("name")) or {}).get("persistentVolumeClaim")
+        if not claim:
+            return None
+        parts = [str(mount.get("subPath", "")).strip("/"), folder[len(at) :].strip("/")]
+        return "/".join([f"pvc://{claim['claimName']}", *(part for part in parts if part)])
+    return None
+
+
+def _carry_env(
+    fleet: _Fleet,
+    engine: dict[str, Any],
+    template: dict[str, Any],
+    container: Mapping[str, Any],
+) -> None:
+    """Write variables with a plain value into engine.env, the others into the template."""
+    plain, others = [], []
+    for variable in container.get("env") or []:
+        if variable.get("name") in ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE"):
+            continue
+        if variable.get("name") == "VLLM_API_KEY":
+            fleet.notes.append(f"env VLLM_API_KEY: {_LEFT_OUT['--api-key']}")
+        elif "valueFrom" in variable:
+            others.append(dict(variable))
+        else:
+            plain.append({"name": variable["name"], "value": str(variable.get("value", ""))})
+    if plain:
+        engine["env"] = plain
+    hub = [v for v in others if v["name"] in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")]
+    fetch = fleet.spec["model"].get("fetch")
+    if hub and fetch is not None:
+        token = [{**v, "name": "HF_TOKEN"} for v in hub[:1]]
+        fetch["template"] = {"spec": {"containers": [{"name": "fetch", "env": token}]}}
+    rest = [v for v in others if v not in hub]
+    if rest:
+        _engine_of(template)["env"] = rest
+
+
+def _engine_of(template: dict[str, Any]) -> dict[str, Any]:
+    """Return the template's container `engine`, which is made if it is not there."""
+    containers: list[dict[str, Any]] = template.setdefault("containers", [{"name": "engine"}])
+    return containers[0]
+
+
+def _carry_resources(
+    role: dict[str, Any], container: Mapping[str, Any], template: dict[str, Any]
+) -> None:
+    """Write GPUs, CPU and memory into the role's resources, other resources into the template."""
+    given = container.get("resources") or {}
+    limits, requests = given.get("limits") or {}, given.get("requests") or {}
+    resources: dict[str, Any] = {"gpu": 0}
+    extended = {**requests, **limits}
+    for key in sorted(extended):
+        if key.endswith("/gpu") or key.startswith("nvidia.com/mig-"):
+            resources["gpu"] = int(extended.pop(key))
+            if key != "nvidia.com/gpu":
+                resources["gpuResource"] = key
+    for key in ("cpu", "memory"):
+        if key in requests or key in limits:
+            resources[key] = str(requests.get(key, limits.get(key)))
+        extended.pop(key, None)
+    role["resources"] = resources
+    if extended:
+        amounts = {key: str(value) for key, value in extended.items()}
+        _engine_of(template)["resources"] = {"requests": amounts, "limits": amounts}
+
+
+def _carry_pod(
+    fleet: _Fleet,
+    template: dict[str, Any],
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    containers: Sequence[Mapping[str, Any]],
+) -> None:
+    """Write what the pod has besides vLLM into the role's template."""
+    for key in _OF_POD:
+        if pod.get(key):
+            template[key] = pod[key]
+    for key in _OF_CONTAINER:
+        if container.get(key):
+            _engine_of(template)[key] = container[key]
+    kept = list(_volumes(fleet, pod, container))
+    if kept:
+        template["volumes"] = [volume for volume, _ in kept]
+        _engine_of(template)["volumeMounts"] = [mount for _, mount in kept]
+    others = [c for c in containers if c is not container]
+    if others:
+        template["containers"] = [_engine_of(template), *others]
+    if pod.get("initContainers"):
+        names = ", ".join(str(c.get("name")) for c in pod["initContainers"])
+        fleet.notes.append(
+            f"initContainers {names}: not carried over; what fetches the model is model.fetch"
+        )
+    if any(container.get(key) for key in _PROBES):
+        fleet.notes.append("probes and lifecycle: Argosy writes its own")
+
+
+def _volumes(
+    fleet: _Fleet, pod: Mapping[str, Any], container: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return the volumes that the template keeps, each with its mount: all but the model's."""
+    volumes = {v.get("name"): v for v in pod.get("volumes") or []}
+    uri = str(fleet.spec["model"].get("uri", ""))
+    claim = uri.removeprefix("pvc://").partition("/")[0] if uri.startswith("pvc://") else None
+    for mount in container.get("volumeMounts") or []:
+        volume = volumes.get(mount.get("name"))
+        if volume is None:
+            continue
+        of = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+        if claim is not None and of == claim:
+            continue
+        if str(mount.get("mountPath", "")).startswith("/models"):
+            fleet.notes.append(
+                f"volume {mount.get('name')}: /models is Argosy's; mount it elsewhere"
+            )
+            continue
+        if "huggingface" in str(mount.get("mountPath", "")) and fleet.spec["model"].get("fetch"):
+            fleet.notes.append(
+                f"volume {mount.get('name')}: the hub's cache is not read; see model.fetch"
+            )
+            continue
+        name = "shm" if mount.get("mountPath") == _SHM else volume["name"]
+        yield {**volume, "name": name}, {**mount, "name": name}
