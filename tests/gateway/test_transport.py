@@ -51,7 +51,7 @@ async def gateway(folder, engine):
                     "role": "colocated",
                     "ip": "127.0.0.1",
                     "port": engine.port,
-                    "keyed": True,
+                    "engine": "vllm",
                 }
             ]
         )

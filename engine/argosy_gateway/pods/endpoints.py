@@ -78,8 +78,14 @@ class Endpoint:
     """Both ports speak TLS only, and ask for a certificate."""
     model: str | None = None
     """The name by which its engine knows the model; None: any that a client asks for."""
-    keyed: bool = False
-    """Its engine is not ours: it names no pod, and its API key is the pod's uid."""
+    engine: str = "argosy"
+    """The type of its engine. One that is not ours names no pod, and its API key is the pod's
+    uid."""
+
+    @property
+    def keyed(self) -> bool:
+        """Whether its API key is the pod's uid."""
+        return self.engine != "argosy"
 
     def wrote(self, head: Head) -> bool:
         """Whether an answer came from this pod.
@@ -119,7 +125,7 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
         state=state,
         tls=annotations.get(TLS_ANNOTATION) == "true",
         model=_model_of(pod),
-        keyed=ENGINE_ANNOTATION in annotations,
+        engine=annotations.get(ENGINE_ANNOTATION, "argosy"),
     )
 
 

@@ -10,7 +10,6 @@ import logging
 from dataclasses import dataclass
 from typing import Self
 
-from argosy_gateway.config import SloClass
 from argosy_gateway.errors import (
     BrokenError,
     RequestError,
@@ -34,12 +33,16 @@ from argosy_gateway.relay.answer import (
     Answer,
 )
 from argosy_gateway.relay.gateway import Gateway
+from argosy_gateway.relay.handover import ALONE, Handover, Refused, add_members
+from argosy_gateway.relay.handover.argosy import Candidates, address_of
+from argosy_gateway.relay.handover.bootstrap import Rooms
+from argosy_gateway.relay.handover.nixl import TwoPhases
 from argosy_gateway.relay.metrics import RetryReason
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.relay.verdicts import Ending, first_token_after_s, held_s
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire import http1
-from argosy_gateway.wire.http1 import Exchange, authority
+from argosy_gateway.wire.http1 import Exchange
 from argosy_gateway.wire.openai import (
     CompletionRequest,
     blames_client,
@@ -53,10 +56,6 @@ from argosy_gateway.wire.sse import StreamScan, check_usage, read_usage
 __all__ = ["Attempt", "FailedAttempt"]
 
 log = logging.getLogger(__name__)
-
-_HELD_SHARE = 0.9
-"""Of the TTFT limit: until then an engine may hold a first token. The rest is for the way to the
-client, and for the step in which the engine notices that the time is over."""
 
 _STALLED_INTERVALS = 20
 """Usual times between two tokens after which a stream has stalled. Preemption and the prompts of
@@ -83,6 +82,10 @@ class FailedAttempt:
     """The engine's own answer, passed on if no other attempt follows; empty if it gave none."""
 
 
+class _LostKvError(Exception):
+    """The head failed before its first token, and it was to pull a prompt's KV."""
+
+
 class Attempt:
     """One call of one engine, to be used with `with`: leaving it closes the engine's connection,
     unless the answer was whole."""
@@ -93,6 +96,10 @@ class Attempt:
         "_exchange",
         "_first_token_timer",
         "_gateway",
+        "_handover",
+        "_head_asked_at",
+        "_kv_is_late",
+        "_led",
         "_left",
         "_moved",
         "_number",
@@ -127,7 +134,13 @@ class Attempt:
         """When the request was sent and the engine's work began."""
         self._serving: bytes | None = None
         """Name of the prefill pod whose KV is on the way to the head of this stream."""
+        self._handover = self._choose_handover()
+        self._led = ALONE
+        """What the head is asked besides the client's request."""
+        self._head_asked_at: float | None = None
+        """When the head was sent the request last; None before."""
         self._timed_out = False
+        self._kv_is_late = False
         self._moved = False
         self._left = False
 
@@ -139,6 +152,8 @@ class Attempt:
             self._first_token_timer.cancel()  # else the reservation stays in memory until then
             self._first_token_timer = None
         self._reservation.end()
+        if self._handover is not None:
+            self._handover.end(used=self._head_asked_at is not None)
         if self._exchange is not None:
             self._exchange.abort()
             self._exchange = None
@@ -147,6 +162,10 @@ class Attempt:
         """Called by the sweeper: close the connection of an engine that is silent for too long."""
         limits, exchange = self._gateway.config.limits, self._exchange
         if exchange is None or exchange.waiting_since is None:
+            return
+        if self._pulls and now - exchange.waiting_since > self._led.first_token_s:
+            self._kv_is_late = True
+            exchange.abort(f"no first token within {self._led.first_token_s:.3g} s")
             return
         first_s = limits.first_token_s if self._request.stream else limits.whole_answer_s
         limit_s = limits.engine_silence_s if self._answer.started else first_s
@@ -210,20 +229,27 @@ class Attempt:
         health.begin(pod.uid)
         if self._route.prefills:
             self._gateway.directory.pairs.begin(self._route.prefills[0].uid, pod.uid)
+        if self._handover is not None:
+            try:
+                led = await self._handover.lead()
+            except ShortageError:
+                raise
+            except UnreachableError as error:
+                log.info("no prefill pod for %s: %s", pod.name, error)
+                detail = "no prefill pod could be reached"
+                return FailedAttempt(RetryReason.CONNECT, detail, worked=True)
+            if isinstance(led, Refused):
+                await self._answer.send_whole(led.status, led.headers, led.body)
+                return Ending.INVALID
+            self._led = led
+            if led.prefill is not None and led.can_compute:
+                self._reservation.first_token()
         try:
-            exchange, head = await self._ask()
-            self._gateway.moves.end(self._answer)
-            self._reservation.first_token()
-            if (failed := self._check_accepted(head)) is not None:
-                return failed
-            self._learn_handovers(head)
-            if self._answer.started and (failed := self._check_resumed(head)) is not None:
-                if head.status >= 500:
-                    self._count_error(head, await self._read_whole(exchange))
-                return failed
-            if self._request.stream and head.status == 200:
-                return await self._stream(exchange, head)
-            return await self._whole(exchange, head)
+            try:
+                return await self._call()
+            except _LostKvError as lost:
+                self._lose_kv(str(lost))
+                return await self._call()
         except ShortageError:
             raise  # it says nothing about the pod
         except UnreachableError as error:
@@ -246,6 +272,78 @@ class Attempt:
                 worked=True,
                 timed_out=self._timed_out,
             )
+
+    async def _call(self) -> Ending | FailedAttempt:
+        """Send the request to the head and pass its answer on. Raises what `run` handles, and
+        _LostKvError if the head is to be asked again without the KV."""
+        try:
+            exchange, head = await self._ask()
+        except BrokenError as error:
+            if self._pulls and not (self._moved or self._left or self._timed_out):
+                raise _LostKvError(str(error)) from error
+            raise
+        self._gateway.moves.end(self._answer)
+        self._reservation.first_token()
+        if (failed := self._check_accepted(head)) is not None:
+            return failed
+        if self._pulls and head.status >= 500:
+            raise _LostKvError(f"status {head.status}")
+        self._learn_handovers(head)
+        if self._answer.started and (failed := self._check_resumed(head)) is not None:
+            if head.status >= 500:
+                self._count_error(head, await self._read_whole(exchange))
+            return failed
+        if self._request.stream and head.status == 200:
+            return await self._stream(exchange, head)
+        return await self._whole(exchange, head)
+
+    @property
+    def _pulls(self) -> bool:
+        """Whether the head is to pull KV that the gateway named, and has given no token yet."""
+        return bool(self._led.members) and self._led.can_compute and not self._answer.started
+
+    def _lose_kv(self, why: str) -> None:
+        """The head did not get the KV that it was told of: it computes the prompt."""
+        prefill, head = self._led.prefill, self._route.head
+        log.warning("%s has no KV of %s: %s", head.name, prefill and prefill.name, why)
+        if prefill is not None:
+            self._gateway.directory.pairs.count_failure(prefill.uid, head.uid, why)
+        self._gateway.metrics.count_failed_handovers(1)
+        if self._exchange is not None:
+            self._exchange.abort()
+            self._exchange = None
+        self._led, self._kv_is_late = ALONE, False
+
+    def _learn_transfer(self, first_token_at: float | None) -> None:
+        """The head has the KV that the gateway told it of. `first_token_at` is None for an answer
+        that does not show it."""
+        prefill = self._led.prefill
+        if prefill is None:
+            return
+        self._gateway.directory.pairs.count_success(prefill.uid, self._route.head.uid)
+        if first_token_at is not None and self._head_asked_at is not None:
+            self._gateway.transfers.observe(first_token_at - self._head_asked_at)
+
+    def _choose_handover(self) -> Handover | None:
+        """Return the protocol of the route's engines; None if the head computes the prompt."""
+        gateway, request, route = self._gateway, self._request, self._route
+        if not route.prefills:
+            return None
+        if route.head.engine == "vllm":
+            return TwoPhases(gateway, request, route, self._body)
+        if route.head.engine == "sglang":
+            return Rooms(gateway, request, route, self._body, self._end_exchange)
+        return Candidates(gateway, request, route, goes_on=self._answer.started)
+
+    def _end_exchange(self, why: str) -> None:
+        if self._exchange is not None:
+            self._exchange.abort(why)
+
+    @property
+    def _body(self) -> bytes:
+        """The client's request as the head's engine knows the model."""
+        model, request = self._route.head.model, self._request
+        return request.body if model is None else rename_model(request.body, request.model, model)
 
     async def _ask(self) -> tuple[http1.Exchange, http1.Head]:
         """Send the request and wait for the head. Raises UnreachableError and BrokenError.
@@ -271,12 +369,19 @@ class Attempt:
     async def _send(self, *, fresh: bool = False) -> http1.Exchange:
         """Send the request, over a kept connection unless `fresh`. Raises UnreachableError."""
         gateway, route, request = self._gateway, self._route, self._request
+        if self._led.expires_at < gateway.clock():
+            self._lose_kv("its lease may end before it is pulled")
         resume = self._answer.resume if self._answer.started else None
         self._answer.expect_model(route.head.model, request.model)
+        body = self._body
+        if self._led.members:
+            body = add_members(body, self._led.members)
         self._exchange = exchange = await _send_request(
-            gateway, request, route, self._number, resume, fresh=fresh
+            gateway, request, route, self._number, body, self._led.headers, resume, fresh=fresh
         )
-        self._sent_at = gateway.clock()
+        self._head_asked_at = gateway.clock()
+        if not self._pulls:
+            self._sent_at = self._head_asked_at
         if gateway.directory.health.mark_reached(route.head.uid):
             gateway.directory.notify()
         if not request.stream:
@@ -295,14 +400,15 @@ class Attempt:
 
     def _learn_pace(self, head: http1.Head, first_token_at: float) -> None:
         """How quick the prefiller is, unless a decode pod computed the prompt in its place."""
-        if self._route.prefills and head.get(SERVED_HEADER) is None:
-            return
-        self._gateway.pace.observe(
-            self._route.prefiller.uid,
-            self._request.prompt_tokens,
-            began=self._sent_at,
-            first=first_token_at,
-        )
+        if self._led.prefill is None:  # else it was learnt when the prompt was computed
+            if self._route.prefills and head.get(SERVED_HEADER) is None:
+                return
+            self._gateway.pace.observe(
+                self._route.prefiller.uid,
+                self._request.prompt_tokens,
+                began=self._sent_at,
+                first=first_token_at,
+            )
         queue, slo = self._gateway.queue, self._gateway.class_of(self._request.slo_class).slo
         if queue is not None and slo is not None:
             queue.dispatch.observe(
@@ -357,7 +463,7 @@ class Attempt:
         if not route.prefills:
             return
         named = {p.name: p.uid for p in route.prefills}
-        named |= {_address_of(p): p.uid for p in route.prefills}
+        named |= {address_of(p): p.uid for p in route.prefills}
         failed = pairs.learn(route.head.uid, named, failed=failed_header, served=served)
         self._gateway.metrics.count_failed_handovers(len(failed))
         for pod in route.prefills:
@@ -409,7 +515,12 @@ class Attempt:
         Raises BrokenError, and RequestError if it is too long.
         """
         directory, pod = self._gateway.directory, self._route.head
-        body = await self._read_whole(exchange)
+        try:
+            body = await self._read_whole(exchange)
+        except BrokenError as error:
+            if self._pulls and not (self._moved or self._left or self._timed_out):
+                raise _LostKvError(str(error)) from error
+            raise
         self._release(exchange)
         if head.status >= 500:
             self._count_error(head, body)
@@ -433,6 +544,7 @@ class Attempt:
         if head.status < 400 and not (head.status == 200 and "choices" in content):
             raise BrokenError(f"status {head.status} without choices")
         if head.status == 200:
+            self._learn_transfer(None)
             self._measure(head, content, len(body))
             self._count_success()
         await self._answer.send_whole(head.status, head.headers, body)
@@ -467,7 +579,7 @@ class Attempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on, and
         RequestError if an event is too long."""
         answer, first_token_at = self._answer, self._gateway.clock()
-        learnt, scan = answer.started, self._scan(head)
+        learnt, scan, held = answer.started, self._scan(head), b""
         if not learnt:
             answer.held_s = held_s(head.get(HELD_HEADER))
         scan.on_handover = self._end_handover
@@ -477,12 +589,25 @@ class Attempt:
                 data = await exchange.read()
                 if not data:
                     raise BrokenError("the stream ended without [DONE]")
-                await answer.pass_on(scan.feed(data))
+                held += scan.feed(data)
+                if self._pulls and scan.held_error and not blames_client(scan.error_said):
+                    raise _LostKvError("the stream begins with an error")
+                if self._pulls and not (scan.content_events or scan.done or scan.held_error):
+                    continue  # a chat begins with its role, also before an error
+                pulled = self._pulls
+                await answer.pass_on(held)
+                held = b""
+                if pulled:
+                    self._learn_transfer(answer.first_content_at)
                 if not learnt:  # only now: nobody waits for what is learnt
                     self._learn_pace(head, first_token_at - answer.held_s)
                     learnt = True
                 if scan.held_error:
                     return await self._end_by_error(scan)
+        except BrokenError as error:
+            if self._pulls and not (self._moved or self._left or self._timed_out):
+                raise _LostKvError(str(error)) from error
+            raise
         finally:
             answer.usage = check_usage(scan.usage, answer_bytes=scan.size)
         self._release(exchange)
@@ -504,7 +629,7 @@ class Attempt:
         answer.resume.begin(self._route.head.revision, with_ids=with_ids)
         scan = StreamScan(
             hide_usage=self._request.hide_usage,
-            holds_error=with_ids,
+            holds_error=with_ids or self._pulls,
             several=self._request.sequences > 1,
             on_ids=answer.resume.add if with_ids else None,
         )
@@ -529,13 +654,16 @@ async def _send_request(
     request: CompletionRequest,
     route: Route,
     number: int,
+    body: bytes,
+    more: tuple[tuple[str, str], ...],
     resume: Resume | None,
     *,
     fresh: bool,
 ) -> Exchange:
     """Send the request, over a kept connection unless `fresh`. Raises UnreachableError.
 
-    `number` counts the attempts of the request; `resume` is given for the rest of a stream.
+    `number` counts the attempts of the request; `resume` is given for the rest of a stream; `more`
+    are headers.
     """
     pod = route.head
     headers = [
@@ -549,18 +677,9 @@ async def _send_request(
         headers.append(("x-argosy-priority", str(slo_class.priority)))
     if slo_class.slo is not None and pod.role is Role.DECODE:
         headers.append(("x-argosy-tpot-ms", f"{1000 * slo_class.slo.tpot_s:.3f}"))
-    if route.prefills:
-        headers.append(("x-argosy-prefill", ",".join(map(_address_of, route.prefills))))
-        headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
-        if resume is None:
-            headers += _hold_headers(gateway, request, slo_class)
-    body = (
-        request.body if pod.model is None else rename_model(request.body, request.model, pod.model)
-    )
+    headers += more
     if request.stream:
         headers.append(("x-argosy-token-ids", "1"))
-        if route.prefills:
-            headers.append(("x-argosy-handover", "1"))
     if resume is not None:
         headers.append(("x-argosy-resume", "1"))
         body = resume.body(body)
@@ -572,18 +691,3 @@ async def _send_request(
         connect_s=gateway.config.limits.connect_s,
         fresh=fresh,
     )
-
-
-def _hold_headers(
-    gateway: Gateway, request: CompletionRequest, slo_class: SloClass
-) -> list[tuple[str, str]]:
-    """How long the engine may hold the first token of the answer, from now on."""
-    if not gateway.config.hold_first_token or slo_class.slo is None:
-        return []
-    left_s = request.received_at + _HELD_SHARE * slo_class.slo.ttft_s - gateway.clock()
-    return [("x-argosy-first-token-ms", f"{1000 * left_s:.1f}")] if left_s > 0 else []
-
-
-def _address_of(pod: Endpoint) -> str:
-    """Where a prefill pod serves KV, as `x-argosy-prefill` names it."""
-    return authority(pod.ip, pod.kv_port)

@@ -5,8 +5,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
-from typing import Protocol
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Protocol
 
 from argosy import descriptors
 from argosy_gateway.config import DEFAULT_CLASS, Config, SettingsRead, SloClass, classes_of
@@ -17,7 +17,7 @@ from argosy_gateway.pods.proof import Certificates, Proof
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.metrics import Metrics
 from argosy_gateway.relay.resume import IdBudget
-from argosy_gateway.routing.estimates import FleetPace, TokensPerChar
+from argosy_gateway.routing.estimates import FleetPace, TokensPerChar, Transfers
 from argosy_gateway.routing.load import InFlight
 from argosy_gateway.routing.queue import Queue
 from argosy_gateway.routing.roster import Group, Roster, Route
@@ -148,6 +148,7 @@ class Gateway:
         self.in_flight = InFlight()
         self.view = FleetView(self.in_flight.loads, self.directory.pairs.avoids)
         self.pace = FleetPace()
+        self.transfers = Transfers(lambda: self.clock())
         self.tokens_per_char = TokensPerChar()
         self.strategy: Strategy
         self._learner: LearningStrategy | None
@@ -163,6 +164,8 @@ class Gateway:
         self.moves = Moves(clock, self._most_moves)
         self.relays: set[_InFlight] = set()
         """Requests in flight, waiting ones included."""
+        self._running: set[asyncio.Future[None]] = set()
+        """Work that no request waits for; the loop itself holds no task."""
         self._active_at = clock()
         """When the last request ended or was shed; before the first, when this process began."""
         self._has_served = False
@@ -203,6 +206,12 @@ class Gateway:
     ) -> list[Group]:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
         return self._roster.groups(tried, only_healthy=only_healthy, revision=revision)
+
+    def keep_running(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that no request waits for."""
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     def mark_active(self) -> None:
         """A request ended, or was refused because of load: the fleet is in use."""

@@ -3,6 +3,7 @@
 - `PodPace`: how long a pod takes for the prompt tokens ahead of a request and its own.
 - `Margin`: how much of the TTFT limit a prediction may use.
 - `Places`: how many sequences a decode pod may have, so that they keep the TPOT limit.
+- `Transfers`: which prompts are quicker to compute than to move.
 - `FleetPace` and `predict_ttft_s`: whether a request is shed because it would miss its limit.
 - `TokensPerChar`: how many tokens a prompt has.
 
@@ -11,14 +12,24 @@
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from statistics import median
 
 from argosy_gateway.routing.load import PodLoad
 from argosy_gateway.routing.roster import Group
 
-__all__ = ["FleetPace", "Margin", "Places", "PodPace", "TokensPerChar", "predict_ttft_s"]
+__all__ = [
+    "FleetPace",
+    "Margin",
+    "Places",
+    "PodPace",
+    "TokensPerChar",
+    "Transfers",
+    "predict_ttft_s",
+]
 
 _MEMORY = 16
 """Prompts after which an observation counts 1/e."""
@@ -224,6 +235,38 @@ class Places:
             return False
         each_s = (bound.slowest_s - tpot_s) / (bound.sequences - sequences)
         return tpot_s - each_s * sequences >= self._limit_s
+
+
+_MOVES = 32
+"""Newest transfers that count."""
+_MOVES_KNOWN_S = 60.0
+"""How long a transfer counts: where all prompts are short, one is moved again after this time."""
+
+
+class Transfers:
+    """How long the decode pods of engines that this gateway leads take to get a prompt's KV.
+
+    A prompt that a decode pod computes in less time is not worth a handover: the bound is the
+    median transfer times the pace of prompts. The time is from the decode pod's request to its
+    first token, so it has a decode step in it, too.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seconds: deque[tuple[float, float]] = deque(maxlen=_MOVES)
+        """When, and how long."""
+
+    def observe(self, seconds: float) -> None:
+        """A decode pod had its first token so long after it was asked."""
+        self._seconds.append((self._clock(), seconds))
+
+    def least_tokens(self, tokens_per_s: float | None) -> float:
+        """Return the tokens of a prompt from which on its KV is moved; 0 while little is known."""
+        since = self._clock() - _MOVES_KNOWN_S
+        known = [seconds for at, seconds in self._seconds if at >= since]
+        if tokens_per_s is None or len(known) < _ENOUGH:
+            return 0.0
+        return median(known) * tokens_per_s
 
 
 _MEMORY_S = 20.0

@@ -120,6 +120,12 @@ def test_a_gateway_is_known_by_its_labels_and_its_owner_while_it_takes_requests(
     assert endpoint_of_pod(GATEWAY) is None
 
 
+def test_an_engine_that_is_not_ours_is_known_by_its_annotation():
+    assert endpoint_of_pod(POD).engine == "argosy"
+    meta = {**POD["metadata"], "annotations": {names.ENGINE: "vllm"}}
+    assert endpoint_of_pod({**POD, "metadata": meta}).engine == "vllm"
+
+
 @pytest.mark.parametrize(
     ("status", "named", "keyed", "gave"),
     [
@@ -135,6 +141,6 @@ def test_a_gateway_is_known_by_its_labels_and_its_owner_while_it_takes_requests(
     ],
 )
 def test_an_answer_shows_whether_it_is_the_pods_own(status, named, keyed, gave):
-    pod = replace(endpoint_of_pod(POD), keyed=keyed)
+    pod = replace(endpoint_of_pod(POD), engine="vllm" if keyed else "argosy")
     headers = () if named is None else ((b"x-argosy-decode-pod", named),)
     assert pod.wrote(Head(status, headers)) is gave

@@ -93,7 +93,7 @@ class OtherEngine(Engine):
     key: str = "a"
 
     def endpoint(self, state=State.SERVING):
-        return dataclasses.replace(super().endpoint(state), keyed=True)
+        return dataclasses.replace(super().endpoint(state), engine="vllm")
 
     def pod(self):
         return "server", "uvicorn"

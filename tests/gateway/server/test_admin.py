@@ -122,9 +122,9 @@ async def test_metrics_show_the_pods_of_this_moment():
 
 async def test_load_counts_the_requests_on_pods_that_have_no_admin_port():
     gateway = gateway_of()
-    theirs = Endpoint("u1", "p1", "10.0.0.1", Role.COLOCATED, "r", State.SERVING, keyed=True)
+    theirs = Endpoint("u1", "p1", "10.0.0.1", Role.COLOCATED, "r", State.SERVING, engine="vllm")
     leaves = replace(theirs, uid="u2", name="p2", state=State.DRAINING)
-    ours = replace(theirs, uid="u3", name="p3", keyed=False)
+    ours = replace(theirs, uid="u3", name="p3", engine="argosy")
     gateway.directory.replace([theirs, leaves, ours])
     for pod in (theirs, leaves, leaves, ours):
         gateway.in_flight.reserve(Route(pod), 10)

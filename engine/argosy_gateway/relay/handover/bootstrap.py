@@ -1,0 +1,116 @@
+"""The handover of SGLang: prefill and decode are asked at once, and meet in a room.
+
+Both get the client's request with the address of the prefill pod's registry and a room, a random
+number of 63 bits that names this request once. The decode pod cannot compute a prompt, so a failure
+of either ends both, and the next attempt has another room. As SGLang 0.5.23's sources have it; no
+SGLang has run behind this gateway.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+
+from argosy_gateway.errors import BrokenError, ShortageError, UnreachableError
+from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.relay.gateway import Gateway
+from argosy_gateway.relay.handover import Led, Refused, add_members, is_client_error
+from argosy_gateway.routing.roster import Route
+from argosy_gateway.wire.http1 import Exchange
+from argosy_gateway.wire.openai import CompletionRequest
+
+__all__ = ["PORT", "Rooms"]
+
+log = logging.getLogger(__name__)
+
+PORT = 8998
+"""Of the registry on a prefill pod (`--disaggregation-bootstrap-port`)."""
+_ANSWER_BYTES = 16 << 20
+
+
+class Rooms:
+    """The prefill half of one request, which runs beside the attempt's own call."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        request: CompletionRequest,
+        route: Route,
+        body: bytes,
+        fail: Callable[[str], None],
+    ) -> None:
+        """`fail` ends the call of the decode pod, which would wait for minutes."""
+        self._gateway = gateway
+        self._request = request
+        self._route = route
+        self._body = body
+        self._fail = fail
+        self._exchange: Exchange | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def lead(self) -> Led | Refused:
+        """Send the request to the best prefill pod; its answer is read beside the decode pod's.
+
+        Raises UnreachableError if the pod cannot be reached, and ShortageError.
+        """
+        gateway, pod = self._gateway, self._route.prefills[0]
+        members = {
+            "bootstrap_host": f"[{pod.ip}]" if ":" in pod.ip else pod.ip,
+            "bootstrap_port": PORT,
+            "bootstrap_room": secrets.randbits(63),
+        }
+        headers = (
+            ("content-type", "application/json"),
+            ("x-request-id", self._request.request_id),
+            *gateway.headers_for(pod),
+        )
+        try:
+            self._exchange = await gateway.connections.post(
+                gateway.peer_of(pod),
+                self._request.path,
+                headers,
+                add_members(self._body, members),
+                connect_s=gateway.config.limits.connect_s,
+                fresh=True,
+            )
+        except ShortageError:
+            raise
+        except UnreachableError:
+            gateway.directory.health.mark_unreachable(pod.uid, gateway.clock())
+            gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, "unreachable")
+            raise
+        self._reader = asyncio.create_task(self._read(pod, self._exchange))
+        return Led(members=members, prefill=pod, can_compute=False)
+
+    def end(self, *, used: bool) -> None:  # noqa: ARG002 # a lost room keeps nothing
+        """Close the prefill pod's connection, unless its answer was whole."""
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        if self._exchange is not None:
+            self._exchange.abort()
+            self._exchange = None
+
+    async def _read(self, pod: Endpoint, exchange: Exchange) -> None:
+        """Read the prefill pod's answer to its end and drop it; the decode pod has the client's."""
+        try:
+            head = await exchange.head()
+            size = 0
+            while data := await exchange.read():
+                size += len(data)
+                if size > _ANSWER_BYTES:
+                    raise BrokenError("its answer is too long")
+        except (BrokenError, UnreachableError) as error:
+            self._lose(pod, str(error))
+            return
+        if head.status != 200 and not is_client_error(head.status):
+            self._lose(pod, f"status {head.status}")
+            return
+        self._exchange = None
+        exchange.release()
+
+    def _lose(self, pod: Endpoint, why: str) -> None:
+        log.warning("prefill pod %s failed its half of a request: %s", pod.name, why)
+        self._gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, why)
+        self._gateway.metrics.count_failed_handovers(1)
+        self._fail("its prefill pod failed")

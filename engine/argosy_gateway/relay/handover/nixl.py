@@ -1,0 +1,246 @@
+"""The handover of vLLM's NixlConnector: the gateway asks a prefill pod, then the decode pod.
+
+Phase 1 asks a prefill pod for one token and for `kv_transfer_params`, which say where the prompt's
+KV is. Phase 2, the attempt's own call, sends the client's request with these to the decode pod,
+which pulls the KV and draws every token itself. The token of phase 1 is dropped.
+
+The prefill pod gives the blocks to others when the lease is over, and a decode pod that comes later
+answers 200 with another user's KV (seen with vLLM 0.32). So the decode pod's place is taken before
+phase 1, and the parameters are left out when a third of the lease has passed.
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from argosy_gateway.errors import BrokenError, ShortageError, StaleError, UnreachableError
+from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.relay.gateway import Gateway
+from argosy_gateway.relay.handover import ALONE, Led, Refused, add_members, is_client_error
+from argosy_gateway.routing.roster import Route
+from argosy_gateway.wire.http1 import Exchange, Head
+from argosy_gateway.wire.openai import CompletionRequest, json_or_none
+
+__all__ = ["LEASE_S", "TwoPhases", "prefill_body"]
+
+log = logging.getLogger(__name__)
+
+LEASE_S = 60.0
+"""How long a prefill pod keeps KV that nobody pulls. The operator writes it into the pods
+(`kv_lease_duration`)."""
+_USABLE_S = LEASE_S / 3
+PARAMS = "kv_transfer_params"
+_ASK = {"do_remote_decode": True, "do_remote_prefill": False}
+_LEFT_OUT = ("stream_options", "min_tokens", "n", "best_of", "use_beam_search", "ignore_eos")
+"""What asks for more than one token. Members that a decode pod checks stay, so that the prefill pod
+refuses what is wrong."""
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_CANDIDATES = 2
+"""Prefill pods that are asked one after the other before the decode pod computes the prompt."""
+_PREFILL_FACTOR = 3.0
+"""Of the predicted time of a prompt: a prefill pod that takes longer is not waited for."""
+_PREFILL_LEAST_S = 5.0
+_PREFILL_UNKNOWN_S = 60.0
+"""While no pace is known."""
+_ANSWER_BYTES = 4 << 20
+_SLOW_TOKENS = 4.0
+"""Times the TPOT limit: an answer that is slower has lost its KV, or its goodput anyway."""
+_BUSY = "busy"
+
+
+class TwoPhases:
+    """Phase 1 of one request, and what it gives for phase 2."""
+
+    def __init__(
+        self, gateway: Gateway, request: CompletionRequest, route: Route, body: bytes
+    ) -> None:
+        """`body` is what the decode pod gets, without parameters."""
+        self._gateway = gateway
+        self._request = request
+        self._route = route
+        self._body = body
+        self._params: object = None
+        """Of phase 1, until phase 2 is sent."""
+        self._exchange: Exchange | None = None
+
+    async def lead(self) -> Led | Refused:
+        """Ask the prefill pods of the route, best first, until one has computed the prompt.
+
+        Returns ALONE if the decode pod is to compute it: for a request that vLLM hands over wrongly
+        or refuses, for a prompt that is quicker to compute than to move, and if no prefill pod
+        does. Raises ShortageError.
+        """
+        gateway, request = self._gateway, self._request
+        asked = json_or_none(self._body)
+        if not isinstance(asked, dict) or _needs_decode(asked, request.sequences):
+            return ALONE
+        if request.prompt_tokens < gateway.transfers.least_tokens(gateway.pace.tokens_per_s()):
+            return ALONE
+        body, first_token_s = prefill_body(asked), self._first_token_s(asked)
+        for pod in self._route.prefills[:_CANDIDATES]:
+            gateway.directory.pairs.begin(pod.uid, self._route.head.uid)
+            answered = await self._ask(pod, body)
+            if isinstance(answered, Refused):
+                return answered
+            if not isinstance(answered, str):
+                self._params = answered
+                return Led(
+                    members={PARAMS: answered},
+                    prefill=pod,
+                    expires_at=gateway.clock() + _USABLE_S,
+                    first_token_s=first_token_s,
+                )
+            log.warning(
+                "%s computed no prompt for %s: %s", pod.name, self._route.head.name, answered
+            )
+            if answered != _BUSY:
+                gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, answered)
+            gateway.metrics.count_failed_handovers(1)
+        return ALONE
+
+    def end(self, *, used: bool) -> None:
+        """Close the prefill pod's connection: without an answer it keeps no KV. Have KV that the
+        decode pod was never asked to pull released."""
+        if self._exchange is not None:
+            self._exchange.abort()
+            self._exchange = None
+        params, self._params = self._params, None
+        if params is not None and not used:
+            self._gateway.keep_running(self._release(params))
+
+    async def _release(self, params: object) -> None:
+        """Ask the decode pod to pull the KV, and leave: vLLM has no other call that ends a lease
+        (seen with 0.32)."""
+        gateway, head = self._gateway, self._route.head
+        try:
+            exchange = await gateway.connections.post(
+                gateway.peer_of(head),
+                self._request.path,
+                self._headers(head),
+                add_members(self._body, {PARAMS: params}),
+                connect_s=gateway.config.limits.connect_s,
+                fresh=True,
+            )
+        except UnreachableError:
+            return  # the lease ends it
+        exchange.abort()
+
+    def _first_token_s(self, asked: dict[str, Any]) -> float:
+        """Return how long the decode pod may take until its first token.
+
+        An unstreamed answer does not show it: each token that it may have adds a multiple of the
+        TPOT limit. Without a limit of both, nothing is known.
+        """
+        if self._request.stream:
+            return _USABLE_S
+        slo = self._gateway.class_of(self._request.slo_class).slo
+        most = next((asked[name] for name in _LIMITS if asked.get(name) is not None), None)
+        if slo is None or most is None:
+            return float("inf")
+        return _USABLE_S + _SLOW_TOKENS * slo.tpot_s * most
+
+    async def _ask(self, pod: Endpoint, body: bytes) -> dict[str, Any] | Refused | str:
+        """Return where the KV is, or why this pod has none. Raises ShortageError."""
+        gateway, began_at = self._gateway, self._gateway.clock()
+        try:
+            head, answer = await self._post(pod, body)
+        except ShortageError:
+            raise
+        except UnreachableError as error:
+            gateway.directory.health.mark_unreachable(pod.uid, gateway.clock())
+            return f"unreachable ({error})"
+        except BrokenError as error:
+            return str(error)
+        if not pod.wrote(head):
+            gateway.directory.health.mark_wrong_pod(pod.uid)
+            return "another program answers at its address"
+        if is_client_error(head.status):
+            return Refused(head.status, head.headers, answer)
+        content = json_or_none(answer)
+        params = content.get(PARAMS) if isinstance(content, dict) else None
+        if head.status == 429:
+            return _BUSY
+        if head.status != 200 or not isinstance(params, dict):
+            return f"status {head.status}" if head.status != 200 else "it names no KV"
+        gateway.pace.observe(
+            pod.uid, self._request.prompt_tokens, began=began_at, first=gateway.clock()
+        )
+        return params
+
+    async def _post(self, pod: Endpoint, body: bytes) -> tuple[Head, bytes]:
+        """Return the whole answer. Raises UnreachableError, ShortageError and BrokenError."""
+        loop = asyncio.get_running_loop()
+        for fresh in (False, True):
+            exchange = await self._send(pod, body, fresh=fresh)
+            limit_s = self._limit_s(pod)
+            timer = loop.call_later(limit_s, exchange.abort, f"no answer within {limit_s:.3g} s")
+            try:
+                head = await exchange.head()
+                answer = bytearray()
+                while data := await exchange.read():
+                    answer += data
+                    if len(answer) > _ANSWER_BYTES:
+                        raise BrokenError("its answer is too long")
+            except StaleError:
+                if fresh:
+                    raise
+                continue
+            finally:
+                timer.cancel()
+            self._exchange = None
+            exchange.release()
+            return head, bytes(answer)
+        raise AssertionError
+
+    async def _send(self, pod: Endpoint, body: bytes, *, fresh: bool) -> Exchange:
+        gateway = self._gateway
+        self._exchange = exchange = await gateway.connections.post(
+            gateway.peer_of(pod),
+            self._request.path,
+            self._headers(pod),
+            body,
+            connect_s=gateway.config.limits.connect_s,
+            fresh=fresh,
+        )
+        return exchange
+
+    def _headers(self, pod: Endpoint) -> tuple[tuple[str, str], ...]:
+        return (
+            ("content-type", "application/json"),
+            ("x-request-id", self._request.request_id),
+            *self._gateway.headers_for(pod),
+        )
+
+    def _limit_s(self, pod: Endpoint) -> float:
+        """Return how long the pod may take for the prompt and for those ahead of it."""
+        rate = self._gateway.pace.tokens_per_s()
+        load = self._gateway.in_flight.loads.get(pod.uid)
+        if not rate or load is None:
+            return _PREFILL_UNKNOWN_S
+        return max(_PREFILL_LEAST_S, _PREFILL_FACTOR * load.prompt_tokens / rate)
+
+
+def prefill_body(asked: dict[str, Any]) -> bytes:
+    """Return the body of phase 1: one token, in one piece, and where its KV is."""
+    body = {name: value for name, value in asked.items() if name not in _LEFT_OUT}
+    limits = {name: 1 for name in _LIMITS if name in body} or {"max_tokens": 1}
+    return json.dumps(body | limits | {"stream": False, PARAMS: _ASK}, ensure_ascii=False).encode(
+        errors="backslashreplace"
+    )
+
+
+def _needs_decode(asked: dict[str, Any], sequences: int) -> bool:
+    """Whether the decode pod answers alone.
+
+    Of several prompts or choices, only the last one's KV would be named. With `echo` or
+    `prompt_logprobs` vLLM computes the prompt without any cache. A limit that is none is for the
+    decode pod to refuse, because phase 1 has one of its own.
+    """
+    if sequences > 1 or asked.get("echo") or asked.get("prompt_logprobs") is not None:
+        return True
+    return not all(_is_limit(asked.get(name)) for name in (*_LIMITS, "n", "best_of"))
+
+
+def _is_limit(value: object) -> bool:
+    return value is None or (type(value) is int and value >= 1)

@@ -1,0 +1,267 @@
+"""The gateway leads the handovers of vLLM and SGLang: who is asked what, and what a failure costs.
+
+The engines speak the protocol as vLLM 0.32 was seen to, and SGLang's sources have it.
+"""
+
+import asyncio
+import dataclasses
+import json
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from argosy_gateway.config import Slo
+from argosy_gateway.pods.endpoints import Role, State
+from argosy_gateway.relay.handover import nixl
+from argosy_gateway.routing.estimates import Transfers
+from tests.gateway.direct import direct
+from tests.gateway.engines import Engine, answer, fail, front
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+STREAM = {**CHAT, "stream": True}
+PARAMS = {"do_remote_prefill": True, "remote_block_ids": [[1]], "remote_host": "10.0.0.1"}
+
+
+@dataclass
+class Pod(Engine):
+    """An engine of another kind, in one revision."""
+
+    engine: str = "vllm"
+
+    def endpoint(self, state=State.SERVING):
+        return dataclasses.replace(super().endpoint(state), engine=self.engine)
+
+    def pod(self):
+        return "server", "uvicorn"
+
+
+async def computed(call):
+    """Phase 1: the KV is kept."""
+    await call.status(
+        200,
+        {
+            "choices": [{"message": {"content": "one"}}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": 1},
+            "kv_transfer_params": PARAMS,
+        },
+    )
+
+
+async def role_then_error(call):
+    """What vLLM streams when the KV does not come."""
+    await call.begin_stream()
+    await call.event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
+    await call.event(b'{"error":{"message":"Internal server error","code":500}}')
+    await call.event(b"[DONE]")
+    await call.write(b"0\r\n\r\n")
+
+
+def fails_with_kv(how):
+    async def behave(call):
+        await (how(call) if call.body.get("kv_transfer_params") else answer(call))
+
+    return behave
+
+
+def pair(prefill=computed, decode=answer, engine="vllm"):
+    return (
+        Pod("p", prefill, Role.PREFILL, engine=engine),
+        Pod("d", decode, Role.DECODE, engine=engine),
+    )
+
+
+async def test_the_decode_pod_gets_the_clients_request_and_what_the_prefill_pod_answered():
+    prefill, decode = pair()
+    asked = {**STREAM, "max_tokens": 9, "min_tokens": 2, "stream_options": {"include_usage": True}}
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(asked)
+        assert f.state.in_flight.loads == {}
+        assert f.state.directory.pairs.handover_ages().keys() == {"p", "d"}
+    first, second = prefill.calls[0], decode.calls[0]
+    assert first.body["max_tokens"] == 1
+    assert first.body["stream"] is False
+    assert first.body["kv_transfer_params"] == {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+    }
+    assert not {"stream_options", "min_tokens"} & first.body.keys()
+    assert second.body["kv_transfer_params"] == PARAMS
+    assert (second.body["max_tokens"], second.body["min_tokens"]) == (9, 2)
+    assert first.headers["x-request-id"] == second.headers["x-request-id"]
+    assert (answered.status, "three" in answered.text) == (200, True)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"n": 2}, {"prompt_logprobs": 1}, {"max_tokens": 0}, {"max_tokens": "x"}, {"n": 0}],
+    ids=str,
+)
+async def test_what_vllm_hands_over_wrongly_or_refuses_goes_to_decode_alone(more):
+    prefill, decode = pair()
+    async with direct(prefill, decode) as f:
+        await f.answered({**CHAT, **more})
+    assert prefill.calls == []
+    assert "kv_transfer_params" not in decode.calls[0].body
+
+
+@pytest.mark.parametrize("asked", [CHAT, STREAM], ids=["whole", "stream"])
+async def test_a_decode_pod_that_gets_no_kv_computes_the_prompt_and_the_client_sees_nothing(asked):
+    broken = role_then_error if asked.get("stream") else fail
+    prefill, decode = pair(decode=fails_with_kv(broken))
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(asked)
+        assert f.state.directory.pairs.avoids("p", "d")
+        assert f.count("argosy_gateway_handovers_failed_total") == 1
+    assert (answered.status, "three" in answered.text) == (200, True)
+    assert "error" not in answered.text
+    assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
+
+
+async def test_a_pull_that_hangs_ends_when_no_first_token_has_come():
+    async def hang(call):
+        await call.gone()
+
+    prefill, decode = pair(decode=fails_with_kv(hang))
+    async with front(prefill, decode) as f, httpx.AsyncClient() as client:
+        asking = asyncio.create_task(client.post(f.url + "/v1/chat/completions", json=STREAM))
+        await f.until(lambda: decode.calls)
+        f.advance(nixl.LEASE_S / 3 + 1)
+        answered = await asking
+    assert (answered.status_code, "three" in answered.text) == (200, True)
+    assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
+
+
+@pytest.mark.parametrize("broken", [fail, "closes"], ids=["500", "closed"])
+async def test_a_prefill_pod_that_fails_is_passed_over_and_decode_computes_at_last(broken):
+    async def closes(call):
+        call.writer.close()
+
+    behaviour = closes if broken == "closes" else broken
+    prefill, decode = pair(prefill=behaviour)
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(CHAT)
+        assert f.state.directory.pairs.avoids("p", "d")
+    assert answered.status == 200
+    assert "kv_transfer_params" not in decode.calls[0].body
+
+
+async def test_another_prefill_pod_is_asked_where_the_first_one_fails():
+    prefill, decode = pair(prefill=fail)
+    second = Pod("q", computed, Role.PREFILL)
+    async with direct(prefill, second, decode) as f:
+        for _ in range(2):  # whichever is chosen first
+            assert (await f.answered(CHAT)).status == 200
+    assert all(call.body.get("kv_transfer_params") for call in decode.calls)
+
+
+async def test_a_request_that_the_prefill_pod_refuses_is_answered_with_its_words():
+    async def refuse(call):
+        await call.status(400, {"error": {"message": "bad schema", "code": 400}})
+
+    prefill, decode = pair(prefill=refuse)
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(CHAT)
+    assert (answered.status, "bad schema" in answered.text) == (400, True)
+    assert decode.calls == []
+
+
+async def test_an_error_of_the_client_in_a_led_stream_is_not_tried_again():
+    async def refuse(call):
+        await call.begin_stream()
+        await call.event(b'{"error":{"message":"too long","code":400}}')
+        await call.event(b"[DONE]")
+        await call.write(b"0\r\n\r\n")
+
+    prefill, decode = pair(decode=refuse)
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(STREAM)
+    assert (answered.status, "too long" in answered.text) == (400, True)
+    assert len(decode.calls) == 1
+
+
+async def test_kv_whose_lease_may_be_over_is_not_pulled(monkeypatch):
+    monkeypatch.setattr(nixl, "_USABLE_S", -1.0)
+    prefill, decode = pair()
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(CHAT)
+    assert answered.status == 200
+    assert len(prefill.calls) == 1
+    assert ["kv_transfer_params" in call.body for call in decode.calls] == [False]
+
+
+async def test_kv_that_is_not_pulled_because_the_client_left_is_released():
+    waits = asyncio.Event()
+    prefill, decode = pair()
+    async with direct(prefill, decode) as f:
+        post = f.state.connections.post
+
+        async def slow(peer, target, headers, body, **kwargs):
+            if peer.uid == "d" and not waits.is_set():
+                waits.set()
+                await asyncio.sleep(60)
+            return await post(peer, target, headers, body, **kwargs)
+
+        f.state.connections.post = slow
+        asking = asyncio.create_task(f.answered(CHAT))
+        await waits.wait()
+        for relay in list(f.state.relays):
+            relay.stop()
+        asking.cancel()
+        await f.until(lambda: decode.calls)
+    assert decode.calls[0].body["kv_transfer_params"] == PARAMS
+
+
+def test_a_prompt_is_moved_if_computing_it_takes_longer():
+    now = 0.0
+    transfers = Transfers(lambda: now)
+    for seconds in (0.2, 0.1, 0.3, 0.2):
+        assert transfers.least_tokens(1000.0) == 0
+        transfers.observe(seconds)
+    assert transfers.least_tokens(1000.0) == 200
+    assert transfers.least_tokens(None) == 0
+    now = 61.0
+    assert transfers.least_tokens(1000.0) == 0
+
+
+async def test_sglang_is_asked_at_both_pods_at_once_with_one_room():
+    prefill, decode = pair(prefill=answer, engine="sglang")
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(STREAM)
+    assert answered.status == 200
+    first, second = prefill.calls[0].body, decode.calls[0].body
+    assert first == second
+    assert first["bootstrap_host"] == "127.0.0.1"
+    assert first["bootstrap_port"] == 8998
+    assert 0 <= first["bootstrap_room"] < 2**63
+
+
+async def test_a_room_whose_prefill_half_fails_is_left_for_another_one():
+    failed = asyncio.Event()
+
+    async def once(call):
+        if failed.is_set():
+            await answer(call)
+        else:
+            failed.set()
+            await fail(call)
+
+    async def wait_for_prefill(call):
+        if len(prefill.calls) < 2:
+            await call.gone()
+        else:
+            await answer(call)
+
+    prefill, decode = pair(prefill=once, decode=wait_for_prefill, engine="sglang")
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(STREAM)
+    assert answered.status == 200
+    rooms = [json.dumps(call.body["bootstrap_room"]) for call in decode.calls]
+    assert len(rooms) == len(set(rooms)) == 2
+
+
+async def test_an_unstreamed_answer_has_time_for_its_tokens():
+    prefill, decode = pair()
+    async with direct(prefill, decode, slo=Slo(1.0, 0.05)) as f:
+        await f.answered({**CHAT, "max_tokens": 100})
+    assert decode.calls[0].body["kv_transfer_params"] == PARAMS
