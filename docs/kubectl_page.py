@@ -23,8 +23,8 @@ manifest is compared with krew's guide, and the archive was unpacked and run wit
 
 It needs Python 3.11 or newer. It uses the kubeconfig that kubectl uses, and no rights beyond the
 user's own: `get` and `list` of servingdeployments, deployments, replicasets and pods; `drain`
-also `get` of `pods/proxy`, `patch` of pods and, with `--delete`, `delete` of pods. `render` and
-`lint` need no cluster.
+also `get` of `pods/proxy`, `patch` of pods and, with `--delete`, `delete` of pods. `import`
+`get` of deployments. `render`, `lint` and `import -f` need no cluster.
 
 The shell completes verbs, flags and, where a cluster answers within two seconds, names of fleets
 and for `drain` of engine pods, if kubectl's own completion is set up (`kubectl completion bash`,
@@ -61,6 +61,13 @@ NOTES = {
         "`FILE:LINE: error: …`, as compilers print it. A list of objects, such as that of `kubectl "
         "get sd -A -o yaml | kubectl argosy lint -`, is read item by item."
     ),
+    "import": (
+        "It reads the container that runs `vllm serve`, as a command, as a shell's line or as the "
+        "entrypoint of a vllm-openai image, from the cluster or with `-f` from a manifest: "
+        "arguments, variables, resources, volumes and where its pods run. The comments above the "
+        "fleet say what was left out and what is left to decide, such as the SLO, which a "
+        "Deployment has not."
+    ),
 }
 """What a verb's help is too short for."""
 
@@ -71,7 +78,12 @@ def page(note: str) -> str:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name, command in commands.items():
         verb = grammar(command)
-        argument = {"name": "NAME", "pod": "POD", "files": "FILE…"}[verb.argument]
+        argument = {
+            "name": "NAME",
+            "pod": "POD",
+            "files": "FILE…",
+            "deployment": "deployment/NAME",
+        }[verb.argument]
         parts.append(f"## {name}\n")
         parts.append(f"`kubectl argosy {name} {f'[{argument}]' if verb.optional else argument}`\n")
         parts.append(f"{verb.help}\n")

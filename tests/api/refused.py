@@ -82,11 +82,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "leave autoscaling.roleFlip out",
     ),
-    "vLLM with prefill and decode pods": (
-        {"model": {"uri": "pvc://models/m"}, "engine": VLLM, "mode": "disaggregated"},
-        "bad",
-        "with engine.type vllm or sglang write mode: colocated",
-    ),
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
     "tokens of a step in words": (
         {"engine": {"maxNumBatchedTokens": "many"}},

@@ -1,5 +1,6 @@
 """An engine kind decides how the container starts and where it answers, and nothing else."""
 
+import json
 import re
 
 import pytest
@@ -85,6 +86,39 @@ def test_pods_of_other_engines_have_one_port_a_key_and_a_note_of_their_type(name
     notes = deployment["spec"]["template"]["metadata"]["annotations"]
     assert notes["serving.argosy.dev/engine"] == name
     assert (notes["prometheus.io/port"], notes["prometheus.io/path"]) == ("8000", "/metrics")
+
+
+def nixl(kv_role):
+    config = {
+        "kv_connector": "NixlConnector",
+        "kv_role": kv_role,
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"kv_lease_duration": 60},
+    }
+    return ["--kv-transfer-config", json.dumps(config)]
+
+
+HANDOVER = {
+    "vllm": {"prefill": nixl("kv_producer"), "decode": nixl("kv_consumer")},
+    "sglang": {
+        role: ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
+        for role in ("prefill", "decode")
+    },
+}
+PORTS = {"vllm": ("nixl", 5600), "sglang": ("bootstrap", 8998)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_disaggregated_pods_of_other_engines_get_their_handover_by_role(name):
+    one = of_type(name, mode="disaggregated")
+    for (role, _), deployment in zip(one.spec.active_roles(), rendered(one), strict=True):
+        made = container(deployment)
+        wanted = HANDOVER[name][role]
+        assert made["args"][-len(wanted) :] == wanted
+        port, number = PORTS[name]
+        assert {"name": port, "containerPort": number} in made["ports"]
+        ports = {"name": "UCX_TCP_PORT_RANGE", "value": "5700-5899"}
+        assert ports in made["env"]
 
 
 def test_our_engine_knows_the_flags_that_the_api_refuses(capsys):

@@ -8,7 +8,8 @@ got a pod's address refuses its requests; and gateways count the streams of pods
 (designs/0030-other-engines.md).
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -156,6 +157,7 @@ class ArgosyEngine:
     metrics = HttpEndpoint(names.ADMIN_PORT, "/metrics")
     series = MappingProxyType({n: n for n in (*samples.STEP_COUNTERS, *samples.GAUGES)})
     keyed = False
+    handover_port: tuple[str, int] | None = None
     env: Mapping[str, str] = MappingProxyType({})
 
     def args(self, pod: EnginePod) -> list[str]:
@@ -223,11 +225,19 @@ class OpenAiServer:
     """The flag for the seconds that answers have after SIGTERM; None: it waits for them anyway."""
     env: Mapping[str, str]
     """Variables of every pod, unless the user sets them."""
+    handover: Callable[[RoleName], tuple[str, ...]]
+    """Arguments of a role in mode disaggregated."""
+    handover_port: tuple[str, int]
+    """Name and number of the port at which engines of the fleet agree on a transfer."""
     series: Mapping[str, str]
 
     @property
     def ports(self) -> Mapping[str, int]:
         return {"http": names.API_PORT}
+
+    def kv_args(self, pod: EnginePod) -> list[str]:
+        """Return the arguments of a role in mode disaggregated; none where one engine does both."""
+        return [] if pod.role == "colocated" else list(self.handover(pod.role))
 
     @property
     def ready(self) -> HttpEndpoint:
@@ -260,7 +270,29 @@ class OpenAiServer:
         flags["--api-key"] = UID
         model = [pod.weights] if self.model is None else [self.model, pod.weights]
         called = ["--served-model-name", pod.fleet.name]
-        return [*model, *called, *command_line(flags), *self.also]
+        return [*model, *called, *command_line(flags), *self.also, *self.kv_args(pod)]
+
+
+LEASE_S = 60
+"""How long vLLM's prefill pods keep KV that nobody pulls. The gateway knows the same number
+(`argosy_gateway.relay.handover.nixl`), and drops the KV after a third of it."""
+_KV_ROLES = MappingProxyType({"prefill": "kv_producer", "decode": "kv_consumer"})
+_UCX_PORTS = MappingProxyType({"UCX_TCP_PORT_RANGE": "{}-{}".format(*names.PEER_UCX_PORTS)})
+"""UCX listens on random ports otherwise, and the fleet's NetworkPolicy would stop it."""
+
+
+def _nixl(role: RoleName) -> tuple[str, ...]:
+    config = {
+        "kv_connector": "NixlConnector",
+        "kv_role": _KV_ROLES[role],
+        "kv_load_failure_policy": "recompute",
+        "kv_connector_extra_config": {"kv_lease_duration": LEASE_S},
+    }
+    return ("--kv-transfer-config", json.dumps(config))
+
+
+def _by_mode(role: RoleName) -> tuple[str, ...]:
+    return ("--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl")
 
 
 VLLM = OpenAiServer(
@@ -281,11 +313,16 @@ VLLM = OpenAiServer(
         {
             "HF_HUB_OFFLINE": "1",
             "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": "$(POD_IP)",
+            **_UCX_PORTS,
         }
     ),
+    handover=_nixl,
+    handover_port=("nixl", 5600),
     series=VLLM_SERIES,
 )
-"""vLLM's OpenAI server. Flags are those of 0.32."""
+"""vLLM's OpenAI server. Flags are those of 0.32; `--kv-transfer-config` as in its NixlConnector
+guide."""
 
 
 SGLANG = OpenAiServer(
@@ -302,7 +339,9 @@ SGLANG = OpenAiServer(
     tensor="--tp-size",
     also=("--host", "0.0.0.0", "--enable-metrics"),
     drain=None,
-    env=MappingProxyType({"HF_HUB_OFFLINE": "1"}),
+    env=MappingProxyType({"HF_HUB_OFFLINE": "1", **_UCX_PORTS}),
+    handover=_by_mode,
+    handover_port=("bootstrap", 8998),
     series=SGLANG_SERIES,
 )
 """SGLang's server, as its documentation has it; untried."""

@@ -81,10 +81,20 @@ def render_network_policy(fleet: ServingDeployment) -> list[Object]:
                     _allow(names.ADMIN_PORT),
                     _allow(names.KV_PORT, engines),
                     *(ucx if fleet.spec.kv_transfer.transport == "nixl" else ()),
+                    *_handover_ports(fleet, engines),
                 ],
             },
         }
     ]
+
+
+def _handover_ports(fleet: ServingDeployment, engines: Object) -> list[Object]:
+    """Open what engines of others need to hand over: the port at which they agree, and UCX."""
+    port = kind_of(fleet).handover_port
+    if port is None or fleet.spec.mode != "disaggregated":
+        return []
+    first, last = names.PEER_UCX_PORTS
+    return [_allow(port[1], engines), _allow(first, engines, last=last)]
 
 
 _ROLES = sorted(role for roles in ROLES_OF.values() for role in roles)

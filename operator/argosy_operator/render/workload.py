@@ -131,7 +131,7 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
         "command": list(kind.command),
         "args": [*kind.args(pod), *spec.engine.args],
         "env": _env(pod, kind),
-        "ports": [{"name": name, "containerPort": port} for name, port in kind.ports.items()],
+        "ports": [{"name": name, "containerPort": port} for name, port in _ports(pod, kind)],
         "resources": {"limits": _limits(pod)},
         "securityContext": container_security(),
         # Ready ends the start: a slow load is not restarted by liveness, a hung one is, at last.
@@ -143,6 +143,12 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(pod),
     }
+
+
+def _ports(pod: EnginePod, kind: EngineKind) -> list[tuple[str, int]]:
+    """Return the ports that the container opens, by name."""
+    more = [kind.handover_port] if pod.disaggregated and kind.handover_port else []
+    return [*kind.ports.items(), *more]
 
 
 def _env(pod: EnginePod, kind: EngineKind) -> list[Object]:

@@ -31,7 +31,7 @@ def candidates(*words: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(
     ("words", "found", "directive"),
     [
-        ([""], ["status", "explain", "drain", "render", "lint"], ":4"),
+        ([""], ["status", "explain", "drain", "render", "lint", "import"], ":4"),
         (["st"], ["status"], ":4"),
         (["explain", "c"], ["chat", "code"], ":4"),
         (["explain", "-n", "a", "o"], ["other-of-a"], ":4"),

@@ -40,6 +40,14 @@ def test_an_engine_that_shows_its_metrics_on_its_apis_port_has_that_port_open() 
     assert ports(model)[0] == (8000, None)
 
 
+def test_engines_that_move_kv_over_ucx_have_its_ports_open_to_each_other_alone() -> None:
+    others = {"type": "vllm", "image": "v:1"}
+    model = converged(model={"uri": "pvc://models"}, engine=others, mode="disaggregated")
+    assert ports(model)[-2:] == [(5600, None), (5700, 5899)]
+    side, ucx = model.children[POLICY]["spec"]["ingress"][-2:]
+    assert side["from"] == ucx["from"] == model.children[POLICY]["spec"]["ingress"][2]["from"]
+
+
 def ports(model: Model) -> list[tuple[int, int | None]]:
     rules = model.children[POLICY]["spec"]["ingress"]
     return [(p["port"], p.get("endPort")) for rule in rules for p in rule["ports"]]

@@ -43,7 +43,7 @@ _PREFILL_FACTOR = 3.0
 _PREFILL_LEAST_S = 5.0
 _PREFILL_UNKNOWN_S = 60.0
 """While no pace is known."""
-_ANSWER_BYTES = 4 << 20
+_ANSWER_BYTES = 16 << 20
 _SLOW_TOKENS = 4.0
 """Times the TPOT limit: an answer that is slower has lost its KV, or its goodput anyway."""
 _BUSY = "busy"
@@ -157,11 +157,10 @@ class TwoPhases:
             return "another program answers at its address"
         if is_client_error(head.status):
             return Refused(head.status, head.headers, answer)
-        content = json_or_none(answer)
-        params = content.get(PARAMS) if isinstance(content, dict) else None
+        params = _read_params(json_or_none(answer))
         if head.status == 429:
             return _BUSY
-        if head.status != 200 or not isinstance(params, dict):
+        if head.status != 200 or params is None:
             return f"status {head.status}" if head.status != 200 else "it names no KV"
         gateway.pace.observe(
             pod.uid, self._request.prompt_tokens, began=began_at, first=gateway.clock()
@@ -225,9 +224,22 @@ def prefill_body(asked: dict[str, Any]) -> bytes:
     """Return the body of phase 1: one token, in one piece, and where its KV is."""
     body = {name: value for name, value in asked.items() if name not in _LEFT_OUT}
     limits = {name: 1 for name in _LIMITS if name in body} or {"max_tokens": 1}
-    return json.dumps(body | limits | {"stream": False, PARAMS: _ASK}, ensure_ascii=False).encode(
-        errors="backslashreplace"
-    )
+    more = {"stream": False, "return_token_ids": True, PARAMS: _ASK}
+    return json.dumps(body | limits | more, ensure_ascii=False).encode(errors="backslashreplace")
+
+
+def _read_params(content: object) -> dict[str, Any] | None:
+    """Return the answer's parameters, with the token ids of the prompt if it has them: the decode
+    pod need not render it again (vLLM 0.32; older ones do not read them)."""
+    params = content.get(PARAMS) if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(params, dict):
+        return None
+    choices = content.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices else None
+    ids = content.get("prompt_token_ids")
+    if ids is None and isinstance(first, dict):
+        ids = first.get("prompt_token_ids")
+    return {**params, "prompt_token_ids": ids} if isinstance(ids, list) and ids else params
 
 
 def _needs_decode(asked: dict[str, Any], sequences: int) -> bool:

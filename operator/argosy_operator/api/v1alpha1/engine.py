@@ -324,14 +324,6 @@ TYPE_RULES = (
         message="only Argosy's own engine changes its role while it runs: with engine.type vllm or "
         "sglang leave autoscaling.roleFlip out",
     ),
-    ValidationRule(
-        field=".mode",
-        cel=f"{_OURS} || self.mode == 'colocated'",
-        holds=lambda spec: _ours(spec) or spec.mode == "colocated",
-        message="Argosy's gateway does not lead the handover of other engines yet, so that prefill "
-        "pods of vLLM would idle and SGLang would refuse every request: with engine.type vllm or "
-        "sglang write mode: colocated, or write engine.type: argosy",
-    ),
 )
 """What fleets of other engines cannot have. Rules of the spec."""
 

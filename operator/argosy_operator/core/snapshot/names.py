@@ -71,6 +71,9 @@ PEERS_VOLUME, TOKEN_VOLUME, TLS_VOLUME = "peers", "token", "tls"
 """Volumes of pods that verify their callers, of those that show a token, and of those with TLS."""
 
 API_PORT, ADMIN_PORT, KV_PORT = 8000, 8001, 8002
+PEER_UCX_PORTS = (5700, 5899)
+"""Ports that UCX uses in pods of vLLM and SGLang, first and last: about five for each network
+interface and GPU."""
 UCX_PORTS = (8003, 8010)
 """First and last port on which NIXL listens in a pod with kvTransfer.transport nixl."""
 GATEWAY_PORT, GATEWAY_ADMIN_PORT, SERVICE_PORT = 8080, 8081, 80
