@@ -14,11 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from argosy_operator.api.v1alpha1 import GROUP, VERSION
-from argosy_operator.cli.kubectl.documents import documents
-from argosy_operator.cli.kubectl.exits import CommandError, Exit
-from argosy_operator.cli.kubectl.findings import findings
-from argosy_operator.cli.kubectl.options import Context, Kubeconfig, Namespace
-from argosy_operator.cli.kubectl.printed import as_yaml
+from argosy_operator.cli.kubectl.command import (
+    CommandError,
+    Context,
+    Exit,
+    Kubeconfig,
+    Namespace,
+    as_yaml,
+)
+from argosy_operator.cli.kubectl.lint import documents, findings
 
 _SERVER = "vllm.entrypoints.openai.api_server"
 _HUB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
