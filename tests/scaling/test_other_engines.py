@@ -125,3 +125,30 @@ def test_whatever_an_engine_reports_its_row_is_plausible(values, engine):
         if one.name in samples.STEP_COUNTERS:
             assert one.usable
             assert all(a[1] <= b[1] for a, b in zip(one.samples, one.samples[1:], strict=False))
+
+
+def of_role(role, series):
+    placed = [Series(s.name, {**s.labels, "role": role}, s.samples) for s in series]
+    at = max(one.samples[-1][0] for one in placed)
+    return assemble(Round(at, others.translated(placed), 1, 1), WINDOWS).role(role)
+
+
+@pytest.mark.parametrize("engine", [others.VLLM_SERIES, others.SGLANG_SERIES])
+def test_a_prefill_pod_has_the_steps_of_its_prompts_alone(engine):
+    only = ("running", "kv", "steps", "prompt_tokens", "prompts", "cached", "prefill_s", "waiting")
+    before, after = ({k: v for k, v in one.items() if k in only} for one in (BEFORE, AFTER))
+    role = of_role("prefill", scraped(page(100, engine, **before), page(105, engine, **after)))
+    (row,) = role.steps
+    assert (row.prefill_tokens, row.prefill_requests, row.decode_sequences) == (200, 3, 0)
+    assert row.seconds == pytest.approx(0.3)
+    assert role.outstanding_prompt_tokens == Value(400, 105)
+
+
+def test_seconds_of_prompts_are_not_read_of_a_decode_pod():
+    broken = AFTER | {"prefill_s": 59_543, "waiting": 4}
+    pages = page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **broken)
+    role = of_role("decode", scraped(*pages))
+    (row,) = role.steps
+    assert row.seconds == pytest.approx(4.0)
+    assert (row.steps, row.decode_sequences) == (200, 400)
+    assert role.outstanding_prompt_tokens == Value(0, 105)

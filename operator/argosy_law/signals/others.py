@@ -60,8 +60,16 @@ NAMES = tuple(
 )
 """What is fetched besides the series of our own engine."""
 
-_COUNTERS = (SECONDS, SEQUENCES, PREFILL_TOKENS, PREFILLS, PREFILL_SECONDS)
-"""Without one of them nothing is learnt of a pod."""
+_COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "colocated": (SECONDS, SEQUENCES, PREFILL_TOKENS, PREFILLS, PREFILL_SECONDS),
+        "prefill": (PREFILL_TOKENS, PREFILLS, PREFILL_SECONDS),
+        "decode": (SECONDS, SEQUENCES, PREFILL_TOKENS, PREFILLS),
+    }
+)
+"""What is read of a pod, by its role; without one of them nothing is learnt of it. A prefill pod
+draws one token that nobody sees, and has no interval between tokens. A decode pod of vLLM adds the
+machine's uptime to the seconds of its prompts when KV does not come (seen with 0.32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +80,11 @@ class _Pod:
     found: Mapping[str, Mapping[float, float]]
     """Time → value, of all its processes together."""
     processes: int
+
+    @property
+    def counters(self) -> tuple[str, ...]:
+        """Return what is read of a pod of its role."""
+        return _COUNTERS[self.labels["role"]]
 
     def series(self, name: str, values: Mapping[float, float]) -> Series:
         return Series(name, self.labels, tuple(sorted(values.items())))
@@ -96,9 +109,10 @@ def translated(series: Iterable[Series]) -> tuple[Series, ...]:
 def _of_pod(pod: list[Series], names: Mapping[str, str]) -> Iterable[Series]:
     usable = [one for one in pod if one.usable]
     found = {ours: _sums(one for one in usable if one.name == name) for ours, name in names.items()}
-    counters = [found[name] for name in _COUNTERS]
-    steps = [one for one in usable if one.name == names[SECONDS]]
-    if not all(counters) or not steps:
+    role = next((str(one.labels.get("role")) for one in usable), "")
+    read = _COUNTERS.get(role, ())
+    steps = [one for one in usable if read and one.name == names[read[0]]]
+    if not all(found[name] for name in read) or not steps:
         return ()
     place = {k: v for k, v in steps[0].labels.items() if k in ("namespace", "fleet", "role", "pod")}
     one = _Pod(place, found, len(steps))
@@ -123,7 +137,7 @@ def _sums(series: Iterable[Series]) -> dict[float, float]:
 def _steps(pod: _Pod) -> Iterable[Series]:
     """The step counters at every scrape that has all of them, from 0 at the first one."""
     found = pod.found
-    times = sorted(set.intersection(*(set(found[name]) for name in _COUNTERS)))
+    times = sorted(set.intersection(*(set(found[name]) for name in pod.counters)))
     total = dict.fromkeys(samples.STEP_COUNTERS, 0.0)
     rows = [(times[0], dict(total))] if times else []
     for before, at in pairwise(times):
@@ -143,6 +157,8 @@ def _grown(pod: _Pod, before: float, at: float) -> dict[str, float]:
     """
 
     def growth(name: str) -> float:
+        if name in _COUNTERS["colocated"] and name not in pod.counters:
+            return 0.0
         values = pod.found.get(name) or {}
         old, new = values.get(before), values.get(at)
         if old is None or new is None:
@@ -150,7 +166,11 @@ def _grown(pod: _Pod, before: float, at: float) -> dict[str, float]:
         return new - old if new >= old else new
 
     sequences, prefills = growth(SEQUENCES), growth(PREFILLS)
-    steps = growth(STEPS) if pod.found.get(STEPS) else sequences / max(_running(pod, at), 1.0)
+    steps = sequences / max(_running(pod, at), 1.0)
+    if pod.found.get(STEPS):
+        steps = growth(STEPS)
+    elif pod.labels["role"] == "prefill":
+        steps = prefills
     # What an engine counts is whole: less than one is no count, and dividing by it may overflow.
     decoding_s = steps * growth(SECONDS) / sequences if sequences >= 1 else 0.0
     return {
@@ -175,13 +195,16 @@ def _mean_prompt(pod: _Pod, at: float) -> float:
 def _mean_context(pod: _Pod, at: float) -> float:
     """Tokens that a sequence has on average while it is decoded: its prompt and half its answer."""
     prompts = pod.found[PREFILLS].get(at, 0.0)
-    answer = pod.found[SEQUENCES].get(at, 0.0) / prompts if prompts >= 1 else 0.0
+    answer = (pod.found.get(SEQUENCES) or {}).get(at, 0.0) / prompts if prompts >= 1 else 0.0
     return _mean_prompt(pod, at) + answer / 2
 
 
 def _waiting(pod: _Pod) -> dict[float, float]:
-    """Prompt tokens of the requests that wait, each of the mean length."""
+    """Prompt tokens of the requests that wait, each of the mean length. Those that wait at a decode
+    pod wait for KV."""
     waiting = pod.found.get(WAITING) or {}
+    if pod.labels["role"] == "decode":
+        return dict.fromkeys(waiting, 0.0)
     return {at: number * _mean_prompt(pod, at) for at, number in waiting.items()}
 
 
