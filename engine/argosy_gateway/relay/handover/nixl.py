@@ -135,7 +135,8 @@ class TwoPhases:
         if self._request.stream:
             return _USABLE_S
         slo = self._gateway.class_of(self._request.slo_class).slo
-        most = next((asked[name] for name in _LIMITS if asked.get(name) is not None), None)
+        limits = (asked.get(name) for name in _LIMITS)
+        most = next((limit for limit in limits if isinstance(limit, int)), None)
         if slo is None or most is None:
             return float("inf")
         return _USABLE_S + _SLOW_TOKENS * slo.tpot_s * most
