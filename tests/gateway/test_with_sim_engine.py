@@ -120,7 +120,7 @@ async def test_a_real_decode_engine_names_the_prefill_pod_that_nobody_answers_fo
             (failing,) = pairs.failing(9)
             assert (failing.prefill, failing.decode) == ("gone", pods[1].uid)
             assert pairs.avoids("gone", pods[1].uid)
-            assert f.count("argosy_gateway_handovers_failed_total") == 1
+            assert f.count("argosy_gateway_handovers_failed_total", reason="connect") == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])

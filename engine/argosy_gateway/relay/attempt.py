@@ -37,7 +37,7 @@ from argosy_gateway.relay.handover import ALONE, Handover, Refused, add_members
 from argosy_gateway.relay.handover.argosy import Candidates, address_of
 from argosy_gateway.relay.handover.bootstrap import Rooms
 from argosy_gateway.relay.handover.nixl import TwoPhases
-from argosy_gateway.relay.metrics import RetryReason
+from argosy_gateway.relay.metrics import HANDOVER_REASONS, HandoverReason, RetryReason
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.relay.verdicts import Ending, first_token_after_s, held_s
 from argosy_gateway.routing.roster import Route
@@ -94,11 +94,11 @@ class Attempt:
         "_answer",
         "_began_at",
         "_exchange",
+        "_first_token_is_late",
         "_first_token_timer",
         "_gateway",
         "_handover",
         "_head_asked_at",
-        "_kv_is_late",
         "_led",
         "_left",
         "_moved",
@@ -140,7 +140,7 @@ class Attempt:
         self._head_asked_at: float | None = None
         """When the head was sent the request last; None before."""
         self._timed_out = False
-        self._kv_is_late = False
+        self._first_token_is_late = False
         self._moved = False
         self._left = False
 
@@ -164,7 +164,7 @@ class Attempt:
         if exchange is None or exchange.waiting_since is None:
             return
         if self._pulls and now - exchange.waiting_since > self._led.first_token_s:
-            self._kv_is_late = True
+            self._first_token_is_late = True
             exchange.abort(f"no first token within {self._led.first_token_s:.3g} s")
             return
         first_s = limits.first_token_s if self._request.stream else limits.whole_answer_s
@@ -248,7 +248,8 @@ class Attempt:
             try:
                 return await self._call()
             except _LostKvError as lost:
-                self._lose_kv(str(lost))
+                late = self._first_token_is_late
+                self._lose_kv(HandoverReason.HUNG if late else HandoverReason.NO_KV, lost)
                 return await self._call()
         except ShortageError:
             raise  # it says nothing about the pod
@@ -302,17 +303,17 @@ class Attempt:
         """Whether the head is to pull KV that the gateway named, and has given no token yet."""
         return bool(self._led.members) and self._led.can_compute and not self._answer.started
 
-    def _lose_kv(self, why: str) -> None:
-        """The head did not get the KV that it was told of: it computes the prompt."""
+    def _lose_kv(self, reason: HandoverReason, why: object) -> None:
+        """The head does not get the KV that the gateway has for it: it computes the prompt."""
         prefill, head = self._led.prefill, self._route.head
         log.warning("%s has no KV of %s: %s", head.name, prefill and prefill.name, why)
-        if prefill is not None:
-            self._gateway.directory.pairs.count_failure(prefill.uid, head.uid, why)
-        self._gateway.metrics.count_failed_handovers(1)
+        if prefill is not None and reason is not HandoverReason.LATE:  # which is the gateway's own
+            self._gateway.directory.pairs.count_failure(prefill.uid, head.uid, str(why))
+        self._gateway.metrics.count_failed_handover(reason)
         if self._exchange is not None:
             self._exchange.abort()
             self._exchange = None
-        self._led, self._kv_is_late = ALONE, False
+        self._led, self._first_token_is_late = ALONE, False
 
     def _learn_transfer(self, first_token_at: float | None) -> None:
         """The head has the KV that the gateway told it of. `first_token_at` is None for an answer
@@ -370,7 +371,7 @@ class Attempt:
         """Send the request, over a kept connection unless `fresh`. Raises UnreachableError."""
         gateway, route, request = self._gateway, self._route, self._request
         if self._led.expires_at < gateway.clock():
-            self._lose_kv("its lease may end before it is pulled")
+            self._lose_kv(HandoverReason.LATE, "its lease may end before it is pulled")
         resume = self._answer.resume if self._answer.started else None
         self._answer.expect_model(route.head.model, request.model)
         body = self._body
@@ -465,12 +466,11 @@ class Attempt:
         named = {p.name: p.uid for p in route.prefills}
         named |= {address_of(p): p.uid for p in route.prefills}
         failed = pairs.learn(route.head.uid, named, failed=failed_header, served=served)
-        self._gateway.metrics.count_failed_handovers(len(failed))
         for pod in route.prefills:
-            if pod.uid in failed:
-                log.warning(
-                    "%s did not hand over to %s: %s", pod.name, route.head.name, failed[pod.uid]
-                )
+            if (word := failed.get(pod.uid)) is not None:
+                reason = HANDOVER_REASONS.get(word, HandoverReason.NO_KV)
+                self._gateway.metrics.count_failed_handover(reason)
+                log.warning("%s did not hand over to %s: %s", pod.name, route.head.name, word)
 
     def _count_success(self) -> None:
         """The engine served the request. One that takes KV from no pod does not serve as it should:

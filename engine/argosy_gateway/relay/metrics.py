@@ -11,6 +11,7 @@ from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Literal, TypeVar
 
 import prometheus_client
@@ -33,7 +34,15 @@ from argosy_gateway.relay.verdicts import (
 )
 from argosy_gateway.wire.sse import Usage
 
-__all__ = ["SERIES", "Metrics", "ResumeReason", "RetryReason", "Series"]
+__all__ = [
+    "HANDOVER_REASONS",
+    "SERIES",
+    "HandoverReason",
+    "Metrics",
+    "ResumeReason",
+    "RetryReason",
+    "Series",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +83,48 @@ class RetryReason(StrEnum):
     """Another program answered at the pod's address."""
     UNPROVEN = "unproven"
     """The pod does not take this gateway's token."""
+
+
+class HandoverReason(StrEnum):
+    """Why a prefill pod's KV did not get to the pod that was to decode."""
+
+    CONNECT = "connect"
+    """The prefill pod took no connection."""
+    CLOSED = "closed"
+    """The connection to the prefill pod broke."""
+    SILENT = "silent"
+    """The prefill pod gave no answer in the time that the prompts ahead of it take."""
+    BUSY = "busy"
+    """The prefill pod's queue was full; counted only where the gateway leads the handover."""
+    REFUSED = "refused"
+    """The prefill pod answered with an error, or does not fit to the decode pod."""
+    WRONG_POD = "wrong_pod"
+    """Another program answered at the prefill pod's address."""
+    INVALID = "invalid"
+    """The prefill pod's answer, or its KV, is not what was asked for."""
+    LATE = "late"
+    """The lease could have ended before the KV was pulled: it was left alone."""
+    NO_KV = "no_kv"
+    """The decode pod failed before its first token, or says nothing more."""
+    HUNG = "hung"
+    """The decode pod gave no first token in time: a pull may hang."""
+
+
+HANDOVER_REASONS: Mapping[str, HandoverReason] = MappingProxyType(
+    {
+        "connect": HandoverReason.CONNECT,
+        "broken": HandoverReason.CLOSED,
+        "timeout": HandoverReason.SILENT,
+        "corrupt": HandoverReason.INVALID,
+        "wrong_pod": HandoverReason.WRONG_POD,
+        "refused": HandoverReason.REFUSED,
+        "failed": HandoverReason.REFUSED,
+        "fingerprint": HandoverReason.REFUSED,
+        "version": HandoverReason.REFUSED,
+        "unauthorized": HandoverReason.REFUSED,
+    }
+)
+"""By the words of decode engines of ours; others count as NO_KV."""
 
 
 class ResumeReason(StrEnum):
@@ -199,7 +250,8 @@ RESUMED = Series(
 HANDOVERS_FAILED = Series(
     name="argosy_gateway_handovers_failed_total",
     type="counter",
-    help="Handovers of KV that decode engines reported as failed, one for each prefill pod asked",
+    help="Handovers of KV that failed, one for each prefill pod asked, by why",
+    labels={"reason": tuple(HandoverReason)},
 )
 SETTINGS = Series(
     name="argosy_gateway_settings_stale",
@@ -345,9 +397,9 @@ class Metrics:
         """A request is not sent again because the retry budget is empty."""
         self._retries_refused.inc()
 
-    def count_failed_handovers(self, number: int) -> None:
-        """So many prefill pods did not hand over to the engine that answered."""
-        self._handovers_failed.inc(number)
+    def count_failed_handover(self, reason: HandoverReason) -> None:
+        """A prefill pod did not hand over to the engine that was to decode."""
+        self._handovers_failed.labels(reason).inc()
 
     def count_resumed(self, reason: ResumeReason) -> None:
         """A stream goes on at another pod."""

@@ -11,6 +11,7 @@ from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+FAILED = "argosy_gateway_handovers_failed_total"
 WHOLE = {"choices": [{"message": {"content": "one"}}]}
 
 
@@ -25,7 +26,7 @@ def handing_over(bad):
         failed = [address for address in addresses(call) if address in bad]
         failed = failed[: len(failed) if addresses(call)[0] in bad else 0]
         served = next((a for a in addresses(call) if a not in bad), None)
-        headers = {"x_argosy_failed_prefills": ",".join(f"{a}=silent" for a in failed)}
+        headers = {"x_argosy_failed_prefills": ",".join(f"{a}=timeout" for a in failed)}
         if served:
             headers["x_argosy_prefill_pod"] = f"p{served.rsplit(':', 1)[1]}"
         await call.status(200, WHOLE, **{k: v for k, v in headers.items() if v})
@@ -59,7 +60,7 @@ async def test_the_next_request_names_a_prefill_pod_that_failed_last(fleet):
     first = [addresses(call)[0] for call in calls]
     assert first.count("127.0.0.1:1") <= 2, "once for each decode pod"
     assert all(len(addresses(call)) == 3 for call in calls), "it is still named"
-    failed = gateway.count("argosy_gateway_handovers_failed_total")
+    failed = gateway.count(FAILED, reason="silent")
     assert failed == first.count("127.0.0.1:1")
     assert all(gateway.state.directory.health.rank(d.name) == HEALTHY for d in decodes)
 
@@ -102,7 +103,7 @@ def refusing(bad):
             await call.status(200, WHOLE)
             return
         error = {"error": {"code": "kv_transfer_failed", "message": "retry"}}
-        named = ",".join(f"{address}=silent" for address in addresses(call) if address in bad)
+        named = ",".join(f"{address}=timeout" for address in addresses(call) if address in bad)
         await call.status(503, error, x_argosy_failed_prefills=named)
 
     return behaviour
@@ -115,7 +116,7 @@ async def test_with_on_failure_fail_a_handover_that_fails_is_no_failure_of_the_d
         decode.behaviour = refusing({"127.0.0.1:1"})
     for _ in range(30):
         await gateway.answered(ASK)
-    assert gateway.count("argosy_gateway_handovers_failed_total") >= 1
+    assert gateway.count(FAILED, reason="silent") >= 1
     assert not any(health.failed_recently(decode.name) for decode in decodes)
 
 

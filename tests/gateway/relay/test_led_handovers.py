@@ -14,12 +14,14 @@ import pytest
 from argosy_gateway.config import Slo
 from argosy_gateway.pods.endpoints import Role, State
 from argosy_gateway.relay.handover import nixl
+from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.estimates import Transfers
 from tests.gateway.direct import direct
-from tests.gateway.engines import Engine, answer, fail, front
+from tests.gateway.engines import Engine, answer, close_early, fail, front
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 STREAM = {**CHAT, "stream": True}
+FAILED = "argosy_gateway_handovers_failed_total"
 PARAMS = {"do_remote_prefill": True, "remote_block_ids": [[1]], "remote_host": "10.0.0.1"}
 
 
@@ -62,6 +64,12 @@ def fails_with_kv(how):
         await (how(call) if call.body.get("kv_transfer_params") else answer(call))
 
     return behave
+
+
+def failures(world):
+    """Failed handovers by reason, of those that are not 0."""
+    counted = {reason: world.count(FAILED, reason=reason) for reason in HandoverReason}
+    return {reason.value: number for reason, number in counted.items() if number}
 
 
 def pair(prefill=computed, decode=answer, engine="vllm"):
@@ -112,38 +120,69 @@ async def test_a_decode_pod_that_gets_no_kv_computes_the_prompt_and_the_client_s
     async with direct(prefill, decode) as f:
         answered = await f.answered(asked)
         assert f.state.directory.pairs.avoids("p", "d")
-        assert f.count("argosy_gateway_handovers_failed_total") == 1
+        assert failures(f) == {"no_kv": 1}
     assert (answered.status, "three" in answered.text) == (200, True)
     assert "error" not in answered.text
     assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
 
 
 async def test_a_pull_that_hangs_ends_when_no_first_token_has_come():
-    async def hang(call):
-        await call.gone()
-
     prefill, decode = pair(decode=fails_with_kv(hang))
     async with front(prefill, decode) as f, httpx.AsyncClient() as client:
         asking = asyncio.create_task(client.post(f.url + "/v1/chat/completions", json=STREAM))
         await f.until(lambda: decode.calls)
         f.advance(nixl.LEASE_S / 3 + 1)
         answered = await asking
+        assert failures(f) == {"hung": 1}
     assert (answered.status_code, "three" in answered.text) == (200, True)
     assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
 
 
-@pytest.mark.parametrize("broken", [fail, "closes"], ids=["500", "closed"])
-async def test_a_prefill_pod_that_fails_is_passed_over_and_decode_computes_at_last(broken):
-    async def closes(call):
-        call.writer.close()
+async def hang(call):
+    await call.gone()
 
-    behaviour = closes if broken == "closes" else broken
+
+async def be_another_program(call):
+    await call.status(200, {"choices": []}, x_argosy_pod="p")
+
+
+async def be_full(call):
+    await call.status(429, {"error": {"message": "full"}})
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (None, "connect"),
+        (close_early, "closed"),
+        (fail, "refused"),
+        (hang, "silent"),
+        (be_another_program, "wrong_pod"),
+        (answer, "invalid"),
+    ],
+)
+async def test_a_prefill_pod_that_fails_is_passed_over_and_decode_computes_at_last(
+    behaviour, reason, monkeypatch
+):
+    monkeypatch.setattr(nixl, "_PREFILL_UNKNOWN_S", 0.05)
     prefill, decode = pair(prefill=behaviour)
     async with direct(prefill, decode) as f:
+        if behaviour is None:
+            await prefill.stop()
         answered = await f.answered(CHAT)
         assert f.state.directory.pairs.avoids("p", "d")
+        assert failures(f) == {reason: 1}
     assert answered.status == 200
     assert "kv_transfer_params" not in decode.calls[0].body
+
+
+async def test_a_prefill_pod_that_is_full_is_passed_over_and_not_avoided():
+    prefill, decode = pair(prefill=be_full)
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(CHAT)
+        assert not f.state.directory.pairs.avoids("p", "d")
+        assert failures(f) == {"busy": 1}
+    assert answered.status == 200
 
 
 async def test_another_prefill_pod_is_asked_where_the_first_one_fails():
@@ -185,12 +224,15 @@ async def test_kv_whose_lease_may_be_over_is_not_pulled(monkeypatch):
     prefill, decode = pair()
     async with direct(prefill, decode) as f:
         answered = await f.answered(CHAT)
+        assert failures(f) == {"late": 1}
+        assert not f.state.directory.pairs.avoids("p", "d"), "the gateway was late"
     assert answered.status == 200
     assert len(prefill.calls) == 1
     assert ["kv_transfer_params" in call.body for call in decode.calls] == [False]
 
 
-async def test_kv_that_is_not_pulled_because_the_client_left_is_released():
+@pytest.mark.parametrize("after_s", [0.0, nixl.LEASE_S / 2], ids=["at once", "late"])
+async def test_kv_is_released_if_the_client_leaves_while_it_is_sure_to_be_its_own(after_s):
     waits = asyncio.Event()
     prefill, decode = pair()
     async with direct(prefill, decode) as f:
@@ -205,11 +247,15 @@ async def test_kv_that_is_not_pulled_because_the_client_left_is_released():
         f.state.connections.post = slow
         asking = asyncio.create_task(f.answered(CHAT))
         await waits.wait()
+        f.advance(after_s)
         for relay in list(f.state.relays):
             relay.stop()
         asking.cancel()
-        await f.until(lambda: decode.calls)
-    assert decode.calls[0].body["kv_transfer_params"] == PARAMS
+        await f.until(lambda: not (f.state.relays or f.state._running))
+        if not after_s:
+            await f.until(lambda: decode.calls)
+    released = [call.body["kv_transfer_params"] for call in decode.calls]
+    assert released == ([] if after_s else [PARAMS])
 
 
 def test_a_prompt_is_moved_if_computing_it_takes_longer():
@@ -255,6 +301,7 @@ async def test_a_room_whose_prefill_half_fails_is_left_for_another_one():
     prefill, decode = pair(prefill=once, decode=wait_for_prefill, engine="sglang")
     async with direct(prefill, decode) as f:
         answered = await f.answered(STREAM)
+        assert failures(f) == {"refused": 1}
     assert answered.status == 200
     rooms = [json.dumps(call.body["bootstrap_room"]) for call in decode.calls]
     assert len(rooms) == len(set(rooms)) == 2

@@ -39,6 +39,8 @@ def test_every_label_value_exists_with_0_from_the_start():
     reasons = ("connect", "draining", "closed", "silent")
     reasons += ("server_error", "busy", "wrong_pod", "unproven")
     resumed = ("closed", "silent", "error", "draining")
+    handovers = ("connect", "closed", "silent", "busy", "refused", "wrong_pod", "invalid")
+    handovers += ("late", "no_kv", "hung")
     misses = ("no_pod", "queue", "retry", "ahead", "prompt", "held")
     misses += ("transfer", "moved", "decode", "shed", "failed")
     roles, states = ("prefill", "decode", "colocated"), ("serving", "draining", "unready")
@@ -56,6 +58,7 @@ def test_every_label_value_exists_with_0_from_the_start():
         *(("argosy_slo_misses_total", reason) for reason in misses),
         *(("argosy_gateway_retries_total", reason) for reason in reasons),
         *(("argosy_gateway_resumed_total", reason) for reason in resumed),
+        *(("argosy_gateway_handovers_failed_total", reason) for reason in handovers),
         *(("argosy_gateway_endpoints", role, state) for role in roles for state in states),
     }
     assert {key for key in zeros if len(key) == 1} == {
@@ -64,7 +67,6 @@ def test_every_label_value_exists_with_0_from_the_start():
         ("argosy_gateway_waiting_requests",),
         ("argosy_gateway_waiting_prompt_tokens",),
         ("argosy_gateway_retries_refused_total",),
-        ("argosy_gateway_handovers_failed_total",),
         ("argosy_gateway_prompt_tokens_squared_total",),
         *(
             (f"argosy_gateway_{name}_{part}",)

@@ -15,6 +15,7 @@ from argosy_gateway.errors import BrokenError, ShortageError, UnreachableError
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.handover import Led, Refused, add_members, is_client_error
+from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange
 from argosy_gateway.wire.openai import CompletionRequest
@@ -77,7 +78,8 @@ class Rooms:
             raise
         except UnreachableError:
             gateway.directory.health.mark_unreachable(pod.uid, gateway.clock())
-            gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, "unreachable")
+            gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, "connect")
+            gateway.metrics.count_failed_handover(HandoverReason.CONNECT)
             raise
         self._reader = asyncio.create_task(self._read(pod, self._exchange))
         return Led(members=members, prefill=pod, can_compute=False)
@@ -101,16 +103,16 @@ class Rooms:
                 if size > _ANSWER_BYTES:
                     raise BrokenError("its answer is too long")
         except (BrokenError, UnreachableError) as error:
-            self._lose(pod, str(error))
+            self._lose(pod, HandoverReason.CLOSED, str(error))
             return
         if head.status != 200 and not is_client_error(head.status):
-            self._lose(pod, f"status {head.status}")
+            self._lose(pod, HandoverReason.REFUSED, f"status {head.status}")
             return
         self._exchange = None
         exchange.release()
 
-    def _lose(self, pod: Endpoint, why: str) -> None:
+    def _lose(self, pod: Endpoint, reason: HandoverReason, why: str) -> None:
         log.warning("prefill pod %s failed its half of a request: %s", pod.name, why)
         self._gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, why)
-        self._gateway.metrics.count_failed_handovers(1)
+        self._gateway.metrics.count_failed_handover(reason)
         self._fail("its prefill pod failed")

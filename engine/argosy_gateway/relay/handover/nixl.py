@@ -12,12 +12,14 @@ phase 1, and the parameters are left out when a third of the lease has passed.
 import asyncio
 import json
 import logging
+from dataclasses import dataclass
 from typing import Any
 
 from argosy_gateway.errors import BrokenError, ShortageError, StaleError, UnreachableError
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.handover import ALONE, Led, Refused, add_members, is_client_error
+from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange, Head
 from argosy_gateway.wire.openai import CompletionRequest, json_or_none
@@ -46,7 +48,14 @@ _PREFILL_UNKNOWN_S = 60.0
 _ANSWER_BYTES = 16 << 20
 _SLOW_TOKENS = 4.0
 """Times the TPOT limit: an answer that is slower has lost its KV, or its goodput anyway."""
-_BUSY = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A prefill pod has computed no prompt."""
+
+    reason: HandoverReason
+    detail: str
 
 
 class TwoPhases:
@@ -62,7 +71,10 @@ class TwoPhases:
         self._body = body
         self._params: object = None
         """Of phase 1, until phase 2 is sent."""
+        self._expires_at = 0.0
         self._exchange: Exchange | None = None
+        self._silent = False
+        """The prefill pod took too long."""
 
     async def lead(self) -> Led | Refused:
         """Ask the prefill pods of the route, best first, until one has computed the prompt.
@@ -83,20 +95,19 @@ class TwoPhases:
             answered = await self._ask(pod, body)
             if isinstance(answered, Refused):
                 return answered
-            if not isinstance(answered, str):
-                self._params = answered
+            if not isinstance(answered, _Failed):
+                self._params, self._expires_at = answered, gateway.clock() + _USABLE_S
                 return Led(
                     members={PARAMS: answered},
                     prefill=pod,
-                    expires_at=gateway.clock() + _USABLE_S,
+                    expires_at=self._expires_at,
                     first_token_s=first_token_s,
                 )
-            log.warning(
-                "%s computed no prompt for %s: %s", pod.name, self._route.head.name, answered
-            )
-            if answered != _BUSY:
-                gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, answered)
-            gateway.metrics.count_failed_handovers(1)
+            why = answered.detail
+            log.warning("%s computed no prompt for %s: %s", pod.name, self._route.head.name, why)
+            if answered.reason is not HandoverReason.BUSY:
+                gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, why)
+            gateway.metrics.count_failed_handover(answered.reason)
         return ALONE
 
     def end(self, *, used: bool) -> None:
@@ -106,7 +117,7 @@ class TwoPhases:
             self._exchange.abort()
             self._exchange = None
         params, self._params = self._params, None
-        if params is not None and not used:
+        if params is not None and not used and self._gateway.clock() < self._expires_at:
             self._gateway.keep_running(self._release(params))
 
     async def _release(self, params: object) -> None:
@@ -141,7 +152,7 @@ class TwoPhases:
             return float("inf")
         return _USABLE_S + _SLOW_TOKENS * slo.tpot_s * most
 
-    async def _ask(self, pod: Endpoint, body: bytes) -> dict[str, Any] | Refused | str:
+    async def _ask(self, pod: Endpoint, body: bytes) -> dict[str, Any] | Refused | _Failed:
         """Return where the KV is, or why this pod has none. Raises ShortageError."""
         gateway, began_at = self._gateway, self._gateway.clock()
         try:
@@ -150,19 +161,22 @@ class TwoPhases:
             raise
         except UnreachableError as error:
             gateway.directory.health.mark_unreachable(pod.uid, gateway.clock())
-            return f"unreachable ({error})"
+            return _Failed(HandoverReason.CONNECT, f"unreachable ({error})")
         except BrokenError as error:
-            return str(error)
+            reason = HandoverReason.SILENT if self._silent else HandoverReason.CLOSED
+            return _Failed(reason, str(error))
         if not pod.wrote(head):
             gateway.directory.health.mark_wrong_pod(pod.uid)
-            return "another program answers at its address"
+            return _Failed(HandoverReason.WRONG_POD, "another program answers at its address")
         if is_client_error(head.status):
             return Refused(head.status, head.headers, answer)
         params = _read_params(json_or_none(answer))
         if head.status == 429:
-            return _BUSY
-        if head.status != 200 or params is None:
-            return f"status {head.status}" if head.status != 200 else "it names no KV"
+            return _Failed(HandoverReason.BUSY, "it is full")
+        if head.status != 200:
+            return _Failed(HandoverReason.REFUSED, f"status {head.status}")
+        if params is None:
+            return _Failed(HandoverReason.INVALID, "it names no KV")
         gateway.pace.observe(
             pod.uid, self._request.prompt_tokens, began=began_at, first=gateway.clock()
         )
@@ -174,7 +188,7 @@ class TwoPhases:
         for fresh in (False, True):
             exchange = await self._send(pod, body, fresh=fresh)
             limit_s = self._limit_s(pod)
-            timer = loop.call_later(limit_s, exchange.abort, f"no answer within {limit_s:.3g} s")
+            timer = loop.call_later(limit_s, self._stop_waiting, exchange, limit_s)
             try:
                 head = await exchange.head()
                 answer = bytearray()
@@ -192,6 +206,10 @@ class TwoPhases:
             exchange.release()
             return head, bytes(answer)
         raise AssertionError
+
+    def _stop_waiting(self, exchange: Exchange, limit_s: float) -> None:
+        self._silent = True
+        exchange.abort(f"no answer within {limit_s:.3g} s")
 
     async def _send(self, pod: Endpoint, body: bytes, *, fresh: bool) -> Exchange:
         gateway = self._gateway
