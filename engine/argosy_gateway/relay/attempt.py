@@ -313,7 +313,13 @@ class Attempt:
         if self._exchange is not None:
             self._exchange.abort()
             self._exchange = None
+        self._end_lead()
         self._led, self._first_token_is_late = ALONE, False
+
+    def _end_lead(self) -> None:
+        """Nothing is pulled any more: the prefill pod may go."""
+        if self._handover is not None:
+            self._handover.end(used=True)
 
     def _learn_transfer(self, first_token_at: float | None) -> None:
         """The head has the KV that the gateway told it of. `first_token_at` is None for an answer
@@ -599,6 +605,7 @@ class Attempt:
                 held = b""
                 if pulled:
                     self._learn_transfer(answer.first_content_at)
+                    self._end_lead()
                 if not learnt:  # only now: nobody waits for what is learnt
                     self._learn_pace(head, first_token_at - answer.held_s)
                     learnt = True

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from argosy_gateway.routing.roster import Route
 
-__all__ = ["IDLE", "InFlight", "PodLoad", "Reservation"]
+__all__ = ["IDLE", "Hold", "InFlight", "PodLoad", "Reservation"]
 
 
 @dataclass(slots=True)
@@ -33,6 +33,9 @@ class InFlight:
 
     def __init__(self) -> None:
         self.loads: dict[str, PodLoad] = {}
+        self.holding: dict[str, int] = {}
+        """Prefill pods by uid → the handovers that the gateway leads from there and that are not
+        over. Idle ones have no row."""
         self.decoding = 0
         """Requests that have their first token, or are predicted to, and have not ended."""
         self.released: Callable[[], None] = lambda: None
@@ -44,6 +47,29 @@ class InFlight:
         """Add a request to the loads of a route; the reservation's `end` must follow. Tokens that
         the route expects in the cache are not computed."""
         return Reservation(self, route, max(1, prompt_tokens - route.cached_tokens))
+
+    def hold(self, uid: str) -> "Hold":
+        """Count a handover from this prefill pod; the hold's `end` must follow."""
+        return Hold(self.holding, uid)
+
+
+class Hold:
+    """A prefill pod is busy with a handover: it computes a prompt, or keeps its KV to be pulled."""
+
+    __slots__ = ("_holding", "_uid")
+
+    def __init__(self, holding: dict[str, int], uid: str) -> None:
+        self._holding, self._uid = holding, uid
+        holding[uid] = holding.get(uid, 0) + 1
+
+    def end(self) -> None:
+        """The pod may go, as far as this handover is concerned. May be called twice."""
+        if not self._uid:
+            return
+        self._holding[self._uid] -= 1
+        if not self._holding[self._uid]:
+            del self._holding[self._uid]
+        self._uid = ""
 
 
 class Reservation:

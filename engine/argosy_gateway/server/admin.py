@@ -3,9 +3,10 @@
 
 import json
 
-from argosy_gateway.pods.endpoints import State
+from argosy_gateway.pods.endpoints import Role, State
 from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.gateway import Gateway
+from argosy_gateway.routing.load import IDLE
 from argosy_gateway.server.asgi import App, Receive, Scope, respond
 
 __all__ = ["admin_app", "failing_pairs", "handover_ages", "why_unready"]
@@ -96,11 +97,14 @@ def read_load(gateway: Gateway) -> dict[str, object]:
 
 def pod_loads(gateway: Gateway) -> dict[str, dict[str, object]]:
     """Uid of each pod without an admin port → the requests of this gateway there, and whether it
-    sends no more: by this the operator knows when such a pod may go."""
-    loads, serving = gateway.in_flight.loads, State.SERVING
+    sends no more: by this the operator knows when such a pod may go. A prefill pod has a request
+    until its KV was pulled."""
+    loads, holding, serving = gateway.in_flight.loads, gateway.in_flight.holding, State.SERVING
     return {
         pod.uid: {
-            "requests": loads[pod.uid].sequences if pod.uid in loads else 0,
+            "requests": holding.get(pod.uid, 0)
+            if pod.role is Role.PREFILL
+            else loads.get(pod.uid, IDLE).sequences,
             "left": pod.state is not serving,
         }
         for pod in gateway.directory.all()

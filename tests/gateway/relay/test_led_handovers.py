@@ -4,6 +4,7 @@ The engines speak the protocol as vLLM 0.32 was seen to, and SGLang's sources ha
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from argosy_gateway.pods.endpoints import Role, State
 from argosy_gateway.relay.handover import nixl
 from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.estimates import Transfers
+from argosy_gateway.server.admin import pod_loads
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine, answer, close_early, fail, front
 
@@ -36,6 +38,20 @@ class Pod(Engine):
 
     def pod(self):
         return "server", "uvicorn"
+
+
+@contextlib.asynccontextmanager
+async def led(*engines, **settings):
+    """A gateway that holds no prefill pod when its requests have ended."""
+    async with direct(*engines, **settings) as world:
+        yield world
+        await world.settled()
+        assert world.state.in_flight.holding == {}
+
+
+def on_pods(world):
+    """What the operator is told of each pod: requests there, and whether more may come."""
+    return {uid: (row["requests"], row["left"]) for uid, row in pod_loads(world.state).items()}
 
 
 async def computed(call):
@@ -82,7 +98,7 @@ def pair(prefill=computed, decode=answer, engine="vllm"):
 async def test_the_decode_pod_gets_the_clients_request_and_what_the_prefill_pod_answered():
     prefill, decode = pair()
     asked = {**STREAM, "max_tokens": 9, "min_tokens": 2, "stream_options": {"include_usage": True}}
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(asked)
         assert f.state.in_flight.loads == {}
         assert f.state.directory.pairs.handover_ages().keys() == {"p", "d"}
@@ -107,7 +123,7 @@ async def test_the_decode_pod_gets_the_clients_request_and_what_the_prefill_pod_
 )
 async def test_what_vllm_hands_over_wrongly_or_refuses_goes_to_decode_alone(more):
     prefill, decode = pair()
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         await f.answered({**CHAT, **more})
     assert prefill.calls == []
     assert "kv_transfer_params" not in decode.calls[0].body
@@ -117,7 +133,7 @@ async def test_what_vllm_hands_over_wrongly_or_refuses_goes_to_decode_alone(more
 async def test_a_decode_pod_that_gets_no_kv_computes_the_prompt_and_the_client_sees_nothing(asked):
     broken = role_then_error if asked.get("stream") else fail
     prefill, decode = pair(decode=fails_with_kv(broken))
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(asked)
         assert f.state.directory.pairs.avoids("p", "d")
         assert failures(f) == {"no_kv": 1}
@@ -166,7 +182,7 @@ async def test_a_prefill_pod_that_fails_is_passed_over_and_decode_computes_at_la
 ):
     monkeypatch.setattr(nixl, "_PREFILL_UNKNOWN_S", 0.05)
     prefill, decode = pair(prefill=behaviour)
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         if behaviour is None:
             await prefill.stop()
         answered = await f.answered(CHAT)
@@ -178,7 +194,7 @@ async def test_a_prefill_pod_that_fails_is_passed_over_and_decode_computes_at_la
 
 async def test_a_prefill_pod_that_is_full_is_passed_over_and_not_avoided():
     prefill, decode = pair(prefill=be_full)
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(CHAT)
         assert not f.state.directory.pairs.avoids("p", "d")
         assert failures(f) == {"busy": 1}
@@ -188,10 +204,93 @@ async def test_a_prefill_pod_that_is_full_is_passed_over_and_not_avoided():
 async def test_another_prefill_pod_is_asked_where_the_first_one_fails():
     prefill, decode = pair(prefill=fail)
     second = Pod("q", computed, Role.PREFILL)
-    async with direct(prefill, second, decode) as f:
+    async with led(prefill, second, decode) as f:
         for _ in range(2):  # whichever is chosen first
             assert (await f.answered(CHAT)).status == 200
     assert all(call.body.get("kv_transfer_params") for call in decode.calls)
+
+
+async def test_a_prefill_pod_that_drains_stays_until_its_kv_is_pulled():
+    asked, pull = asyncio.Event(), asyncio.Event()
+
+    async def pull_slowly(call):
+        await call.begin_stream()
+        await call.event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
+        asked.set()
+        await pull.wait()
+        await call.token("one")
+        await call.gone()
+
+    async def drain_then_compute(call):
+        assert on_pods(f) == {"p": (1, False), "d": (1, False)}
+        f.state.directory.replace([prefill.endpoint(State.DRAINING), decode.endpoint()])
+        await computed(call)
+
+    prefill, decode = pair(prefill=drain_then_compute, decode=pull_slowly)
+    async with led(prefill, decode) as f:
+        client = f.ask(STREAM)
+        await asked.wait()
+        assert on_pods(f) == {"p": (1, True), "d": (1, False)}
+        pull.set()
+        await client.reads("one")
+        assert on_pods(f) == {"p": (0, True), "d": (1, False)}
+        await client.leave()
+    assert decode.calls[0].body["kv_transfer_params"] == PARAMS
+
+
+async def test_a_prefill_pod_is_let_go_when_decode_computes_the_prompt_itself():
+    computes = asyncio.Event()
+
+    async def compute_slowly(call):
+        if call.body.get("kv_transfer_params"):
+            await fail(call)
+        else:
+            computes.set()
+            await call.gone()
+
+    prefill, decode = pair(decode=compute_slowly)
+    async with led(prefill, decode) as f:
+        client = f.ask(STREAM)
+        await computes.wait()
+        assert on_pods(f)["p"] == (0, False)
+        await client.leave()
+
+
+async def test_a_prefill_pod_that_drains_is_asked_for_no_other_prompt():
+    async def fail_while_the_other_drains(call):
+        leaving = [pod.endpoint(State.DRAINING) for pod in prefills if not pod.calls]
+        f.state.directory.replace([*(p.endpoint() for p in prefills if p.calls), *leaving])
+        await fail(call)
+
+    prefills = [Pod(name, fail_while_the_other_drains, Role.PREFILL) for name in ("p", "q")]
+    decode = Pod("d", answer, Role.DECODE)
+    async with led(*prefills, decode) as f:
+        assert (await f.answered(CHAT)).status == 200
+    assert sum(len(pod.calls) for pod in prefills) == 1
+
+
+async def test_sglang_s_prefill_pod_stays_until_its_half_is_answered():
+    sends, sent = asyncio.Event(), asyncio.Event()
+
+    async def send_slowly(call):
+        sends.set()
+        await sent.wait()
+        await answer(call)
+
+    async def tokens_first(call):
+        await call.begin_stream()
+        await call.token("one")
+        await call.gone()
+
+    prefill, decode = pair(prefill=send_slowly, decode=tokens_first, engine="sglang")
+    async with led(prefill, decode) as f:
+        client = f.ask(STREAM)
+        await sends.wait()
+        await client.reads("one")
+        assert on_pods(f)["p"] == (1, False)
+        sent.set()
+        await f.until(lambda: on_pods(f)["p"] == (0, False))
+        await client.leave()
 
 
 async def test_a_request_that_the_prefill_pod_refuses_is_answered_with_its_words():
@@ -199,7 +298,7 @@ async def test_a_request_that_the_prefill_pod_refuses_is_answered_with_its_words
         await call.status(400, {"error": {"message": "bad schema", "code": 400}})
 
     prefill, decode = pair(prefill=refuse)
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(CHAT)
     assert (answered.status, "bad schema" in answered.text) == (400, True)
     assert decode.calls == []
@@ -213,7 +312,7 @@ async def test_an_error_of_the_client_in_a_led_stream_is_not_tried_again():
         await call.write(b"0\r\n\r\n")
 
     prefill, decode = pair(decode=refuse)
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(STREAM)
     assert (answered.status, "too long" in answered.text) == (400, True)
     assert len(decode.calls) == 1
@@ -222,7 +321,7 @@ async def test_an_error_of_the_client_in_a_led_stream_is_not_tried_again():
 async def test_kv_whose_lease_may_be_over_is_not_pulled(monkeypatch):
     monkeypatch.setattr(nixl, "_USABLE_S", -1.0)
     prefill, decode = pair()
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(CHAT)
         assert failures(f) == {"late": 1}
         assert not f.state.directory.pairs.avoids("p", "d"), "the gateway was late"
@@ -235,7 +334,7 @@ async def test_kv_whose_lease_may_be_over_is_not_pulled(monkeypatch):
 async def test_kv_is_released_if_the_client_leaves_while_it_is_sure_to_be_its_own(after_s):
     waits = asyncio.Event()
     prefill, decode = pair()
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         post = f.state.connections.post
 
         async def slow(peer, target, headers, body, **kwargs):
@@ -272,7 +371,7 @@ def test_a_prompt_is_moved_if_computing_it_takes_longer():
 
 async def test_sglang_is_asked_at_both_pods_at_once_with_one_room():
     prefill, decode = pair(prefill=answer, engine="sglang")
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(STREAM)
     assert answered.status == 200
     first, second = prefill.calls[0].body, decode.calls[0].body
@@ -299,7 +398,7 @@ async def test_a_room_whose_prefill_half_fails_is_left_for_another_one():
             await answer(call)
 
     prefill, decode = pair(prefill=once, decode=wait_for_prefill, engine="sglang")
-    async with direct(prefill, decode) as f:
+    async with led(prefill, decode) as f:
         answered = await f.answered(STREAM)
         assert failures(f) == {"refused": 1}
     assert answered.status == 200
@@ -309,6 +408,6 @@ async def test_a_room_whose_prefill_half_fails_is_left_for_another_one():
 
 async def test_an_unstreamed_answer_has_time_for_its_tokens():
     prefill, decode = pair()
-    async with direct(prefill, decode, slo=Slo(1.0, 0.05)) as f:
+    async with led(prefill, decode, slo=Slo(1.0, 0.05)) as f:
         await f.answered({**CHAT, "max_tokens": 100})
     assert decode.calls[0].body["kv_transfer_params"] == PARAMS

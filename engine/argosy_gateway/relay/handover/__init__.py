@@ -1,7 +1,8 @@
 """How a prompt's KV gets from a prefill pod to the pod that the gateway calls: `Handover`.
 
 There is a file for each protocol. `attempt` asks `lead` before it calls the head of the route, adds
-what it answers to the request, and calls `end` when the attempt is over.
+what it answers to the request, and calls `end` when the KV is pulled or the attempt is over. Until
+then the prefill pod is busy, and does not go when it drains.
 
 - `argosy`: a header names the candidates, and the decode engine asks them and pulls.
 - `nixl`: vLLM's NixlConnector. The gateway asks a prefill pod first, and the decode engine second.
@@ -59,8 +60,8 @@ class Handover(Protocol):
         ...
 
     def end(self, *, used: bool) -> None:
-        """Close what is still open: the attempt is over. `used`: the head was sent what `lead`
-        answered. May be called twice."""
+        """Close what is still open: the head has the KV or does without, or the attempt is over.
+        `used`: the head was sent what `lead` answered. May be called twice."""
         ...
 
 

@@ -16,6 +16,7 @@ from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.handover import Led, Refused, add_members, is_client_error
 from argosy_gateway.relay.metrics import HandoverReason
+from argosy_gateway.routing.load import Hold
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange
 from argosy_gateway.wire.openai import CompletionRequest
@@ -46,6 +47,8 @@ class Rooms:
         self._route = route
         self._body = body
         self._fail = fail
+        self._hold: Hold | None = None
+        """On the prefill pod, until its answer is whole: then its KV is sent."""
         self._exchange: Exchange | None = None
         self._reader: asyncio.Task[None] | None = None
 
@@ -65,6 +68,7 @@ class Rooms:
             ("x-request-id", self._request.request_id),
             *gateway.headers_for(pod),
         )
+        self._hold = gateway.in_flight.hold(pod.uid)
         try:
             self._exchange = await gateway.connections.post(
                 gateway.peer_of(pod),
@@ -92,6 +96,8 @@ class Rooms:
         if self._exchange is not None:
             self._exchange.abort()
             self._exchange = None
+        if self._hold is not None:
+            self._hold.end()
 
     async def _read(self, pod: Endpoint, exchange: Exchange) -> None:
         """Read the prefill pod's answer to its end and drop it; the decode pod has the client's."""
@@ -110,6 +116,8 @@ class Rooms:
             return
         self._exchange = None
         exchange.release()
+        if self._hold is not None:
+            self._hold.end()
 
     def _lose(self, pod: Endpoint, reason: HandoverReason, why: str) -> None:
         log.warning("prefill pod %s failed its half of a request: %s", pod.name, why)

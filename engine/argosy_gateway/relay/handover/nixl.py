@@ -20,6 +20,7 @@ from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.handover import ALONE, Led, Refused, add_members, is_client_error
 from argosy_gateway.relay.metrics import HandoverReason
+from argosy_gateway.routing.load import Hold
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange, Head
 from argosy_gateway.wire.openai import CompletionRequest, json_or_none
@@ -72,6 +73,8 @@ class TwoPhases:
         self._params: object = None
         """Of phase 1, until phase 2 is sent."""
         self._expires_at = 0.0
+        self._hold: Hold | None = None
+        """On the prefill pod, until the decode pod has the KV or computes the prompt."""
         self._exchange: Exchange | None = None
         self._silent = False
         """The prefill pod took too long."""
@@ -91,7 +94,10 @@ class TwoPhases:
             return ALONE
         body, first_token_s = prefill_body(asked), self._first_token_s(asked)
         for pod in self._route.prefills[:_CANDIDATES]:
+            if gateway.directory.drains(pod.uid):
+                continue
             gateway.directory.pairs.begin(pod.uid, self._route.head.uid)
+            self._hold = gateway.in_flight.hold(pod.uid)
             answered = await self._ask(pod, body)
             if isinstance(answered, Refused):
                 return answered
@@ -103,6 +109,7 @@ class TwoPhases:
                     expires_at=self._expires_at,
                     first_token_s=first_token_s,
                 )
+            self._hold.end()
             why = answered.detail
             log.warning("%s computed no prompt for %s: %s", pod.name, self._route.head.name, why)
             if answered.reason is not HandoverReason.BUSY:
@@ -116,6 +123,8 @@ class TwoPhases:
         if self._exchange is not None:
             self._exchange.abort()
             self._exchange = None
+        if self._hold is not None:
+            self._hold.end()
         params, self._params = self._params, None
         if params is not None and not used and self._gateway.clock() < self._expires_at:
             self._gateway.keep_running(self._release(params))
