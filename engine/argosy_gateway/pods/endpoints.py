@@ -83,6 +83,11 @@ class Endpoint:
     uid."""
 
     @property
+    def can_compute(self) -> bool:
+        """Whether it computes a prompt itself: a decode pod of SGLang only gets its KV."""
+        return self.role is not Role.DECODE or self.engine != "sglang"
+
+    @property
     def keyed(self) -> bool:
         """Whether its API key is the pod's uid."""
         return self.engine != "argosy"

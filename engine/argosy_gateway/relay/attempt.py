@@ -99,6 +99,7 @@ class Attempt:
         "_gateway",
         "_handover",
         "_head_asked_at",
+        "_heard",
         "_led",
         "_left",
         "_moved",
@@ -139,6 +140,8 @@ class Attempt:
         """What the head is asked besides the client's request."""
         self._head_asked_at: float | None = None
         """When the head was sent the request last; None before."""
+        self._heard = False
+        """The stream has an event: its KV came, also if a parser of tools holds the text back."""
         self._timed_out = False
         self._first_token_is_late = False
         self._moved = False
@@ -163,13 +166,14 @@ class Attempt:
         limits, exchange = self._gateway.config.limits, self._exchange
         if exchange is None or exchange.waiting_since is None:
             return
-        if self._pulls and now - exchange.waiting_since > self._led.first_token_s:
+        waited_s = now - exchange.waiting_since
+        if self._pulls and not self._heard and waited_s > self._led.first_token_s:
             self._first_token_is_late = True
             exchange.abort(f"no first token within {self._led.first_token_s:.3g} s")
             return
         first_s = limits.first_token_s if self._request.stream else limits.whole_answer_s
         limit_s = limits.engine_silence_s if self._answer.started else first_s
-        if now - exchange.waiting_since > limit_s:
+        if waited_s > limit_s:
             self._timed_out = True
             exchange.abort(f"the engine was silent for {limit_s:g} s")
 
@@ -596,6 +600,7 @@ class Attempt:
                 if not data:
                     raise BrokenError("the stream ended without [DONE]")
                 held += scan.feed(data)
+                self._heard = True
                 if self._pulls and scan.held_error and not blames_client(scan.error_said):
                     raise _LostKvError("the stream begins with an error")
                 if self._pulls and not (scan.content_events or scan.done or scan.held_error):
@@ -607,8 +612,7 @@ class Attempt:
                     self._learn_transfer(answer.first_content_at)
                     self._end_lead()
                 if not learnt:  # only now: nobody waits for what is learnt
-                    self._learn_pace(head, first_token_at - answer.held_s)
-                    learnt = True
+                    learnt = self._learn_first_token(head, first_token_at)
                 if scan.held_error:
                     return await self._end_by_error(scan)
         except BrokenError as error:
@@ -625,6 +629,17 @@ class Attempt:
             return Ending.FAILED
         self._count_success()
         return Ending.OK
+
+    def _learn_first_token(self, head: http1.Head, head_at: float) -> bool:
+        """Whether it is known when the prompt was computed. The head of a stream of ours comes with
+        its first token, and that of another engine before; a led head has the KV already."""
+        at: float | None = head_at
+        if self._route.head.keyed and self._led.prefill is None:
+            at = self._answer.first_content_at
+        if at is None:
+            return False
+        self._learn_pace(head, at - self._answer.held_s)
+        return True
 
     def _scan(self, head: http1.Head) -> StreamScan:
         """The scan of the stream: of a new one, or of that which goes on here."""

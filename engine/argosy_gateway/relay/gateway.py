@@ -148,6 +148,8 @@ class Gateway:
         self.in_flight = InFlight()
         self.view = FleetView(self.in_flight.loads, self.directory.pairs.avoids)
         self.pace = FleetPace()
+        self.computing = FleetPace()
+        """Of the prompts whose handover this gateway led, without tokens that were cached."""
         self.transfers = Transfers(lambda: self.clock())
         self.tokens_per_char = TokensPerChar()
         self.strategy: Strategy

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from statistics import median
 
 from argosy_gateway.routing.load import PodLoad
 from argosy_gateway.routing.roster import Group
@@ -247,8 +246,9 @@ class Transfers:
     """How long the decode pods of engines that this gateway leads take to get a prompt's KV.
 
     A prompt that a decode pod computes in less time is not worth a handover: the bound is the
-    median transfer times the pace of prompts. The time is from the decode pod's request to its
-    first token, so it has a decode step in it, too.
+    shortest transfer times the pace of prompts. The time is from the decode pod's request to its
+    first token, so it has a decode step in it, and what the request waited there: a prompt that is
+    computed waits as long, so the others say less about a transfer than the shortest.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -266,7 +266,7 @@ class Transfers:
         known = [seconds for at, seconds in self._seconds if at >= since]
         if tokens_per_s is None or len(known) < _ENOUGH:
             return 0.0
-        return median(known) * tokens_per_s
+        return min(known) * tokens_per_s
 
 
 _MEMORY_S = 20.0

@@ -3,7 +3,7 @@
 A group is either all colocated pods, or the prefill and decode pods of one revision. A pair never
 mixes revisions, because their KV layouts may differ. A decode pod can compute a prompt itself, but
 its running sequences then wait. So decode pods without prefill pods are a group only where there is
-no other. Prefill pods alone never are.
+no other, and never where its engine cannot compute one. Prefill pods alone never are.
 
 `relay` asks for groups once per attempt, and a strategy chooses a route through one of them. The
 directory collects which pods changed, in state or in health; the roster moves only those. So a pick
@@ -172,7 +172,11 @@ class Roster:
         decodes = {revision: pods for revision, pods in heads.items() if revision is not None}
         for revision in sorted(decodes.keys() & self._prefills.keys()):
             groups.append(Group(tuple(decodes[revision]), tuple(self._prefills[revision])))
-        return groups or [Group(tuple(decodes[revision])) for revision in sorted(decodes)]
+        return groups or [
+            Group(tuple(pods))
+            for _, pods in sorted(decodes.items())
+            if all(pod.can_compute for pod in pods)
+        ]
 
     # Keeping it up to date.
 

@@ -363,7 +363,7 @@ def test_a_prompt_is_moved_if_computing_it_takes_longer():
     for seconds in (0.2, 0.1, 0.3, 0.2):
         assert transfers.least_tokens(1000.0) == 0
         transfers.observe(seconds)
-    assert transfers.least_tokens(1000.0) == 200
+    assert transfers.least_tokens(1000.0) == 100
     assert transfers.least_tokens(None) == 0
     now = 61.0
     assert transfers.least_tokens(1000.0) == 0
@@ -411,3 +411,114 @@ async def test_an_unstreamed_answer_has_time_for_its_tokens():
     async with led(prefill, decode, slo=Slo(1.0, 0.05)) as f:
         await f.answered({**CHAT, "max_tokens": 100})
     assert decode.calls[0].body["kv_transfer_params"] == PARAMS
+
+
+async def refuse_for_a_proxy(call):
+    await call.begin(403, "content-type: text/html", "content-length: 6")
+    await call.write(b"denied")
+
+
+async def misdirect(call):
+    await call.status(421, {"error": {"message": "misdirected"}})
+
+
+async def name_no_blocks(call):
+    await call.status(200, {"kv_transfer_params": {**PARAMS, "remote_block_ids": None}})
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (refuse_for_a_proxy, "refused"),
+        (misdirect, "refused"),
+        (name_no_blocks, "invalid"),
+    ],
+)
+async def test_a_prefill_pods_answer_that_is_not_vllms_costs_no_request(behaviour, reason):
+    prefill, decode = pair(prefill=behaviour)
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(CHAT)
+        assert failures(f) == {reason: 1}
+    assert answered.status == 200
+    assert "kv_transfer_params" not in decode.calls[0].body
+
+
+async def test_a_clients_body_in_utf16_is_handed_over():
+    prefill, decode = pair()
+    async with direct(prefill, decode) as f:
+        answered = await f.answered(json.dumps(CHAT).encode("utf-16"))
+    assert answered.status == 200
+    assert decode.calls[0].body["kv_transfer_params"] == PARAMS
+
+
+async def test_a_decode_pod_of_sglang_gets_no_request_without_a_prefill_pod():
+    _, decode = pair(engine="sglang")
+    async with direct(decode, queue_timeout_s=0.05) as f:
+        f.state.clock = asyncio.get_running_loop().time
+        answered = await f.answered(CHAT)
+    assert (answered.status, decode.calls) == (503, [])
+
+
+async def test_the_connection_of_a_prefill_pod_that_writes_on_is_closed_before_decode_is_asked():
+    gone = asyncio.Event()
+
+    async def write_on(call):
+        await call.begin(200, "content-type: application/json")
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await call.write(b" " * (1 << 20))
+        gone.set()
+
+    async def answer_then(call):
+        await asyncio.wait_for(gone.wait(), 3)
+        await answer(call)
+
+    prefill, decode = pair(prefill=write_on, decode=answer_then)
+    async with direct(prefill, decode) as f:
+        assert (await f.answered(CHAT)).status == 200
+        assert failures(f) == {"closed": 1}
+
+
+async def test_a_led_stream_whose_tokens_its_parser_holds_back_is_not_taken_for_a_hanging_pull():
+    goes_on = asyncio.Event()
+
+    async def hold_back(call):
+        await call.begin_stream()
+        await call.event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
+        await goes_on.wait()
+        await call.token("text")
+        await call.finish(1)
+
+    prefill, decode = pair(decode=hold_back)
+    async with front(prefill, decode) as f, httpx.AsyncClient() as client:
+        asking = asyncio.create_task(client.post(f.url + "/v1/chat/completions", json=STREAM))
+        await f.until(lambda: [r for r in f.state.relays if r._attempt and r._attempt._heard])
+        f.advance(nixl.LEASE_S / 2)
+        f.state.sweep()
+        goes_on.set()
+        assert "text" in (await asking).text
+        assert failures(f) == {}
+    assert len(decode.calls) == 1
+
+
+async def test_cached_prompts_do_not_shorten_the_time_for_one_that_is_not():
+    def ask(word):
+        return f.answered({**CHAT, "messages": [{"role": "user", "content": word * 250}]})
+
+    async def compute(call):
+        new = "new" in str(call.body)
+        f.advance(2.0 if new else 0.001)
+        usage = {"prompt_tokens": 250, "completion_tokens": 1}
+        params = {**PARAMS, "remote_prefill_cached_tokens": 0 if new else 250}
+        choices = [{"message": {"content": "x"}}]
+        await call.status(200, {"choices": choices, "usage": usage, "kv_transfer_params": params})
+
+    prefill, decode = pair(prefill=compute, decode=compute)
+    async with direct(prefill, decode) as f:
+        for _ in range(40):
+            await ask("old ")
+        assert f.state.computing.tokens_per_s() is None
+        for _ in range(20):
+            await ask("new ")
+        pace = f.state.computing.tokens_per_s()
+    assert pace == pytest.approx(125, rel=0.1)

@@ -3,18 +3,29 @@
 Only the test moves the clock, so the values are exact.
 """
 
+import dataclasses
 import json
 
 import pytest
 
 from argosy_gateway.config import Slo
-from argosy_gateway.pods.endpoints import State
+from argosy_gateway.pods.endpoints import Endpoint, State
 from tests.gateway.direct import World, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, fail
 
 SLO = Slo(ttft_s=500.0, tpot_s=50.0)
 WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**WHOLE, "stream": True}
+
+
+class OtherEngine(Engine):
+    """vLLM, which sends the head of a stream before it computes anything."""
+
+    def endpoint(self, state: State = State.SERVING) -> Endpoint:
+        return dataclasses.replace(super().endpoint(state), engine="vllm")
+
+    def pod(self) -> tuple[str, str]:
+        return "server", "uvicorn"
 
 
 def paced(f: World, gaps_s: tuple[float, ...], tokens: int) -> Behaviour:
@@ -183,3 +194,19 @@ async def test_a_miss_is_counted_once_with_its_reason(gaps_s, tokens, why):
     async with direct(engine, slo=SLO) as f:
         await stream(f, engine, gaps_s, tokens)
         assert misses(f) == {why: 1}
+
+
+async def test_the_head_of_another_engines_stream_is_not_its_first_token():
+    async def answer_late(call: Call) -> None:
+        await call.begin_stream()
+        await call.event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
+        await f.until(lambda: f.client.status == 200)
+        f.advance(7.0)
+        await call.token("x")
+        await call.finish(1)
+
+    engine = OtherEngine("a", answer_late)
+    async with direct(engine, slo=SLO) as f:
+        for _ in range(20):
+            await f.answered(STREAM)
+        assert f.state.pace.tokens_per_s() == pytest.approx(1 / 7, rel=0.1)

@@ -66,8 +66,10 @@ class Handover(Protocol):
 
 
 def add_members(body: bytes, members: Mapping[str, object]) -> bytes:
-    """Return a JSON object with these members in place of those of the same names."""
-    if any(f'"{name}"'.encode() in body for name in members):
+    """Return a JSON object with these members in place of those of the same names. It stays in
+    its encoding only if that is UTF-8."""
+    given = any(f'"{name}"'.encode() in body for name in members)
+    if given or json.detect_encoding(body) != "utf-8":
         text = json.dumps({**json.loads(body), **members}, ensure_ascii=False)
         return text.encode(errors="backslashreplace")
     more = json.dumps(members, separators=(",", ":")).encode()
@@ -75,5 +77,6 @@ def add_members(body: bytes, members: Mapping[str, object]) -> bytes:
 
 
 def is_client_error(status: int) -> bool:
-    """Whether this status says that the request is wrong, and not the pod or its load."""
-    return 400 <= status < 500 and status not in (401, 404, 408, 429)
+    """Whether this status says that the request is wrong. Others below 500 are of a proxy before
+    the engine, of another program at its address, or of a pod that has not what others have."""
+    return status in (400, 413, 422)

@@ -24,6 +24,7 @@ from argosy_gateway.routing.load import Hold
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange, Head
 from argosy_gateway.wire.openai import CompletionRequest, json_or_none
+from argosy_gateway.wire.sse import read_usage
 
 __all__ = ["LEASE_S", "TwoPhases", "prefill_body"]
 
@@ -35,7 +36,7 @@ LEASE_S = 60.0
 _USABLE_S = LEASE_S / 3
 PARAMS = "kv_transfer_params"
 _ASK = {"do_remote_decode": True, "do_remote_prefill": False}
-_LEFT_OUT = ("stream_options", "min_tokens", "n", "best_of", "use_beam_search", "ignore_eos")
+_LEFT_OUT = ("stream_options", "min_tokens", "n", "best_of", "ignore_eos")
 """What asks for more than one token. Members that a decode pod checks stay, so that the prefill pod
 refuses what is wrong."""
 _LIMITS = ("max_tokens", "max_completion_tokens")
@@ -46,6 +47,8 @@ _PREFILL_FACTOR = 3.0
 _PREFILL_LEAST_S = 5.0
 _PREFILL_UNKNOWN_S = 60.0
 """While no pace is known."""
+_MOST_CACHED = 0.5
+"""Share of a prompt's tokens up to which it counts as computed."""
 _ANSWER_BYTES = 16 << 20
 _SLOW_TOKENS = 4.0
 """Times the TPOT limit: an answer that is slower has lost its KV, or its goodput anyway."""
@@ -90,7 +93,7 @@ class TwoPhases:
         asked = json_or_none(self._body)
         if not isinstance(asked, dict) or _needs_decode(asked, request.sequences):
             return ALONE
-        if request.prompt_tokens < gateway.transfers.least_tokens(gateway.pace.tokens_per_s()):
+        if request.prompt_tokens < gateway.transfers.least_tokens(gateway.computing.tokens_per_s()):
             return ALONE
         body, first_token_s = prefill_body(asked), self._first_token_s(asked)
         for pod in self._route.prefills[:_CANDIDATES]:
@@ -164,6 +167,7 @@ class TwoPhases:
     async def _ask(self, pod: Endpoint, body: bytes) -> dict[str, Any] | Refused | _Failed:
         """Return where the KV is, or why this pod has none. Raises ShortageError."""
         gateway, began_at = self._gateway, self._gateway.clock()
+        self._silent = False
         try:
             head, answer = await self._post(pod, body)
         except ShortageError:
@@ -177,19 +181,27 @@ class TwoPhases:
         if not pod.wrote(head):
             gateway.directory.health.mark_wrong_pod(pod.uid)
             return _Failed(HandoverReason.WRONG_POD, "another program answers at its address")
-        if is_client_error(head.status):
+        content = json_or_none(answer)
+        if is_client_error(head.status) and isinstance(content, dict):
             return Refused(head.status, head.headers, answer)
-        params = _read_params(json_or_none(answer))
+        params = _read_params(content)
         if head.status == 429:
             return _Failed(HandoverReason.BUSY, "it is full")
         if head.status != 200:
             return _Failed(HandoverReason.REFUSED, f"status {head.status}")
         if params is None:
             return _Failed(HandoverReason.INVALID, "it names no KV")
-        gateway.pace.observe(
-            pod.uid, self._request.prompt_tokens, began=began_at, first=gateway.clock()
-        )
+        self._learn_pace(pod, began_at, _cached_share(content, params))
         return params
+
+    def _learn_pace(self, pod: Endpoint, began_at: float, cached: float) -> None:
+        """How quick the pod is. A prompt that it had mostly cached does not show how long it takes
+        to compute one."""
+        gateway, tokens, now = self._gateway, self._request.prompt_tokens, self._gateway.clock()
+        gateway.pace.observe(pod.uid, tokens, began=began_at, first=now)
+        if cached <= _MOST_CACHED:
+            computed = round(tokens * (1 - cached))
+            gateway.computing.observe(pod.uid, computed, began=began_at, first=now)
 
     async def _post(self, pod: Endpoint, body: bytes) -> tuple[Head, bytes]:
         """Return the whole answer. Raises UnreachableError, ShortageError and BrokenError."""
@@ -209,6 +221,9 @@ class TwoPhases:
                 if fresh:
                     raise
                 continue
+            except BrokenError:
+                exchange.abort()
+                raise
             finally:
                 timer.cancel()
             self._exchange = None
@@ -241,7 +256,7 @@ class TwoPhases:
 
     def _limit_s(self, pod: Endpoint) -> float:
         """Return how long the pod may take for the prompt and for those ahead of it."""
-        rate = self._gateway.pace.tokens_per_s()
+        rate = self._gateway.computing.tokens_per_s()
         load = self._gateway.in_flight.loads.get(pod.uid)
         if not rate or load is None:
             return _PREFILL_UNKNOWN_S
@@ -262,6 +277,8 @@ def _read_params(content: object) -> dict[str, Any] | None:
     params = content.get(PARAMS) if isinstance(content, dict) else None
     if not isinstance(content, dict) or not isinstance(params, dict):
         return None
+    if not (params.get("do_remote_prefill") and params.get("remote_block_ids")):
+        return None  # without blocks to pull, vLLM 0.32's decode process ends
     choices = content.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     ids = content.get("prompt_token_ids")
@@ -270,14 +287,27 @@ def _read_params(content: object) -> dict[str, Any] | None:
     return {**params, "prompt_token_ids": ids} if isinstance(ids, list) and ids else params
 
 
+def _cached_share(content: object, params: dict[str, Any]) -> float:
+    """Return how much of the prompt the prefill pod had in its cache; 0 if it does not say."""
+    usage, cached = read_usage(content), params.get("remote_prefill_cached_tokens")
+    if usage is None or not usage.prompt_tokens or not isinstance(cached, int):
+        return 0.0
+    return min(max(cached / usage.prompt_tokens, 0.0), 1.0)
+
+
 def _needs_decode(asked: dict[str, Any], sequences: int) -> bool:
     """Whether the decode pod answers alone.
 
-    Of several prompts or choices, only the last one's KV would be named. With `echo` or
+    Of several prompts, choices or beams, only the last one's KV would be named. With `echo` or
     `prompt_logprobs` vLLM computes the prompt without any cache. A limit that is none is for the
     decode pod to refuse, because phase 1 has one of its own.
     """
-    if sequences > 1 or asked.get("echo") or asked.get("prompt_logprobs") is not None:
+    if (
+        sequences > 1
+        or asked.get("use_beam_search")
+        or asked.get("echo")
+        or asked.get("prompt_logprobs") is not None
+    ):
         return True
     return not all(_is_limit(asked.get(name)) for name in (*_LIMITS, "n", "best_of"))
 
