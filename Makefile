@@ -118,7 +118,7 @@ test: ## what CI runs: checks, unit tests, torch, the main paths on a real clust
 	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not long" --forbid-skips $(call marked,cluster)
 
 .PHONY: test-all
-test-all: test ## what CI runs and the rest: all faults on a real cluster, long properties
+test-all: test $(if $(PEER),$(PEER)/.ready) ## what CI runs and the rest: all faults on a real cluster, long properties, real vLLM
 	$(PY) -m pytest -n 2 --dist loadscope -m long --forbid-skips $(call marked,long)
 
 # --- the one-machine Kubernetes ---------------------------------------------------------------

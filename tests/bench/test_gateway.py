@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from argosy_bench.client import Answer, Ask, ask
-from argosy_bench.gateway import isolation, kv, overload, resume, routing, streams, trust
+from argosy_bench.gateway import handovers, isolation, kv, overload, resume, routing, streams, trust
 from argosy_bench.gateway.envoy import envoy_program
 from argosy_bench.gateway.load import Load
 from argosy_bench.gateway.overload import TPOT_S, TTFT_S, recovery_s
@@ -33,6 +33,7 @@ async def test_every_figure_of_streams_and_routing_is_measured():
     await streams.measure_streams(figures, SMALL, rounds=1)
     await streams.measure_requests(figures, seconds=0.3, rounds=1)
     await streams.measure_readers(figures, tokens=5, rounds=1)
+    await handovers.measure(figures, rounds=1, requests=20)
     await routing.measure_picks(figures, picks=50, runs=1)
     await routing.measure_affinity(figures, requests=12, picks=50, engines=2)
     absent = set() if envoy_program() else {"envoy_rps_per_core"}

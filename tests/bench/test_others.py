@@ -9,7 +9,7 @@ from tests.render.fleets import deployment
 
 def test_the_image_of_the_bench_sets_no_variable_that_the_operator_renders():
     """It set USER, which the operator did not, so the bench ran what crashed for users."""
-    spec = bench.manifest("smol", most=2, ttft="1s", tpot="1s")
+    spec = bench.manifest("smol")
     spec["metadata"] |= {"namespace": "vllm", "uid": "1234-5678"}
     made = deployment(ServingDeployment.model_validate(spec), "colocated")
     (container,) = made["spec"]["template"]["spec"]["containers"]

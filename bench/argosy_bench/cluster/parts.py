@@ -4,16 +4,20 @@ loss       events of every kind under load on a one-machine Kubernetes: 55 min (
 attack     attacks on every port of a fleet of processes: 5 min
 first-day  renames, edits and upgrades on a one-machine Kubernetes: 5 min
 vllm       a fleet of vLLM that scales on its SLO: 10 min, only with --peer
+vllm-apart a fleet of vLLM with prefill and decode apart: 15 min, only with --peer
 """
 
 import argparse
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
-from argosy_bench.cluster import attack, first_day, loss, vllm
+from argosy_bench.cluster import attack, first_day, loss, vllm, vllm_apart
 from argosy_bench.cluster.attackers import ATTACKS, MOST_S
 from argosy_bench.cluster.schedule import NAMES
 from local.figures import Figures
+
+Measure = Callable[[Figures, argparse.Namespace], None]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,16 +50,20 @@ def _measure_attack(figures: Figures, asked: argparse.Namespace) -> None:
     asyncio.run(attack.measure(figures, asked))
 
 
-def _measure_vllm(figures: Figures, asked: argparse.Namespace) -> None:
-    if asked.peer is None:
-        figures.notes["vllm"] = "not run: name its environment with --peer"
-        return
-    vllm.measure(asked.peer, figures)
+def _with_peer(part: str, measure: Callable[[Path, Figures], None]) -> Measure:
+    def run(figures: Figures, asked: argparse.Namespace) -> None:
+        if asked.peer is None:
+            figures.notes[part] = "not run: name its environment with --peer"
+            return
+        measure(asked.peer, figures)
+
+    return run
 
 
-PARTS = {
+PARTS: dict[str, Measure] = {
     "loss": _measure_loss,
     "attack": _measure_attack,
     "first-day": lambda figures, _: first_day.measure(figures),
-    "vllm": _measure_vllm,
+    "vllm": _with_peer("vllm", vllm.measure),
+    "vllm-apart": _with_peer("vllm-apart", vllm_apart.measure),
 }

@@ -55,8 +55,11 @@ def images(peer: Path) -> dict[str, Any]:
     return {IMAGE.rpartition(":")[0]: entry}
 
 
-def manifest(model: str, *, most: int, ttft: str, tpot: str) -> dict[str, Any]:
-    """The ServingDeployment; each pod computes with one thread, so that two share this machine."""
+def manifest(model: str, **spec: Any) -> dict[str, Any]:
+    """The ServingDeployment; each pod computes with one thread, so that two share this machine.
+
+    `spec` comes in place of its members.
+    """
     variables = {
         "OMP_NUM_THREADS": "1",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -80,22 +83,22 @@ def manifest(model: str, *, most: int, ttft: str, tpot: str) -> dict[str, Any]:
             },
             "routing": {"replicas": 1, "queue": "none"},
             "drain": {"timeout": "120s"},
-            "roles": {"colocated": {"replicas": {"min": 1, "max": most}}},
-            "slo": {"ttft": {"target": ttft}, "tpot": {"target": tpot}},
+            "roles": {"colocated": {"replicas": {"min": 1, "max": 2}}},
+            "slo": {"ttft": {"target": "1500ms"}, "tpot": {"target": "250ms"}},
             "autoscaling": {
                 "interval": "5s",
                 "coldStart": "60s",
                 "scaleDown": {"stabilization": "30s"},
             },
             "metrics": {"scrapeInterval": "1s", "rateWindow": "20s"},
+            **spec,
         },
     }
 
 
 @contextlib.contextmanager
-def running(peer: Path, **asked: Any) -> Iterator[tuple[Kube, str]]:
-    """The fleet, Ready, and its gateway's URL. All ends with the block. `asked`: of `manifest`."""
-    weights = _weights()
+def running(peer: Path, **spec: Any) -> Iterator[tuple[Kube, str]]:
+    """The fleet, Ready, and its gateway's URL. All ends with the block. `spec`: of `manifest`."""
     with tempfile.TemporaryDirectory(prefix="argosy-vllm-") as folder:
         file = Path(folder) / "images.json"
         file.write_text(json.dumps(images(peer)))
@@ -105,13 +108,18 @@ def running(peer: Path, **asked: Any) -> Iterator[tuple[Kube, str]]:
             kube = Kube(cluster.kubeconfig)
             helm_install(kube, "--wait", "--timeout", "300s")
             kube.kubectl("create", "namespace", NAMESPACE)
-            kube.kubectl("apply", "-f", "-", given=_claim(weights.parent))
-            spec = manifest(weights.name, **asked)
-            kube.kubectl("apply", "-n", NAMESPACE, "-f", "-", given=yaml.safe_dump(spec))
-            kube.wait(SD, is_ready, timeout_s=READY_S, what="the fleet of vLLM is Ready")
+            kube.kubectl("apply", "-f", "-", given=_claim(_weights().parent))
+            apply(kube, **spec)
             yield kube, await_answer(f"http://127.0.0.1:{cluster.host_port(NAME, 80, NAMESPACE)}")
         finally:
             cluster.stop()
+
+
+def apply(kube: Kube, **spec: Any) -> None:
+    """Apply the fleet, and wait until it is Ready."""
+    whole = yaml.safe_dump(manifest(_weights().name, **spec))
+    kube.kubectl("apply", "-n", NAMESPACE, "-f", "-", given=whole)
+    kube.wait(SD, is_ready, timeout_s=READY_S, what="the fleet of vLLM is Ready")
 
 
 def _weights() -> Path:
@@ -147,52 +155,45 @@ def _claim(folder: Path) -> str:
     return yaml.safe_dump_all([volume, claim])
 
 
-ROWS = (
-    Figure("vllm_fleet_requests_lost", target=Target("==", 0), digits=0),
-    Figure("vllm_replicas_max", target=Target(">=", 2), digits=0),
-    Figure("vllm_replicas_last", target=Target("==", 1), digits=0),
-    Figure("vllm_explains", target=Target("==", 1), digits=0),
-    Figure("vllm_fleet_requests", digits=0),
-    Figure("vllm_fleet_requests_shed", digits=0),
-    Figure("vllm_second_serves_s", "s", digits=0),
-    Figure("vllm_back_at_one_s", "s", digits=0),
-)
+def rows(name: str) -> tuple[Figure, ...]:
+    """Return the figures of a fleet that takes a second replica and gives it back."""
+    return (
+        Figure(f"{name}_requests_lost", target=Target("==", 0), digits=0),
+        Figure(f"{name}_replicas_max", target=Target(">=", 2), digits=0),
+        Figure(f"{name}_replicas_last", target=Target("==", 1), digits=0),
+        Figure(f"{name}_explains", target=Target("==", 1), digits=0),
+        Figure(f"{name}_requests", digits=0),
+        Figure(f"{name}_requests_shed", digits=0),
+        Figure(f"{name}_second_serves_s", "s", digits=0),
+        Figure(f"{name}_back_at_one_s", "s", digits=0),
+    )
+
+
 CLIENTS = 10
 PROMPT, ANSWER = 48, 24
-TTFT, TPOT = "1500ms", "250ms"
 UP_S, DOWN_S = 600.0, 600.0
 _READ_S = 1.0
 
 
 def measure(peer: Path, figures: Figures) -> None:
-    """Put every figure of ROWS. `peer`: an environment with vLLM's CPU build."""
-    figures.declare(ROWS)
-    with running(peer, most=2, ttft=TTFT, tpot=TPOT) as (kube, url):
-        run = _Run(kube, url)
+    """Put every figure of `rows`. `peer`: an environment with vLLM's CPU build."""
+    figures.declare(rows("vllm_fleet"))
+    with running(peer) as (kube, url):
+        run = Run(kube, url, "colocated", PROMPT, ANSWER)
         asyncio.run(run.play())
         why = kube.kubectl("argosy", "explain", NAME, "-n", NAMESPACE)
         figures.notes["explain"] = why[:4000]
-    outcomes = [one.outcome for one in run.seen]
-    lost = [one for one in run.seen if one.outcome not in ("ok", "shed")]
-    figures.put("vllm_fleet_requests_lost", len(lost))
-    figures.put("vllm_replicas_max", run.most)
-    figures.put("vllm_replicas_last", run.serving)
-    figures.put("vllm_explains", all(run.reasons) and "colocated       2 → 1" in why)
-    figures.put("vllm_fleet_requests", len(outcomes))
-    figures.put("vllm_fleet_requests_shed", outcomes.count("shed"))
-    figures.put("vllm_second_serves_s", run.up_s)
-    figures.put("vllm_back_at_one_s", run.down_s)
-    figures.lists["lost"] = [asdict(one) for one in lost[:20]]
-    figures.lists["decisions"] = [
-        {"at": at, "message": message} for at, message in run.reasons.items()
-    ]
+    figures.put("vllm_fleet_explains", all(run.reasons) and "colocated       2 → 1" in why)
+    run.put(figures, "vllm_fleet")
 
 
-class _Run:
+class Run:
     """The clients, and what they and the fleet's status say."""
 
-    def __init__(self, kube: Kube, url: str) -> None:
-        self.kube, self.url = kube, url
+    def __init__(self, kube: Kube, url: str, role: str, prompt: int, answer: int) -> None:
+        """`role` is the one whose replicas change; `prompt` and `answer` are tokens."""
+        self.kube, self.url, self.role = kube, url, role
+        self._tokens = prompt, answer
         self.seen: list[Seen] = []
         self.most = self.serving = 0
         self.up_s = self.down_s = 0.0
@@ -231,7 +232,7 @@ class _Run:
             if number >= self._clients:
                 await asyncio.sleep(0.5)
                 continue
-            due = Due(time.monotonic() - self._began, 0, PROMPT, ANSWER)
+            due = Due(time.monotonic() - self._began, 0, *self._tokens)
             seen = await ask(http, self.url, NAME, CLIENTS * asked + number, due, self._began)
             self.seen.append(seen)
             asked += 1
@@ -241,7 +242,7 @@ class _Run:
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             status = await asyncio.to_thread(self._status)
-            role = status["roles"]["colocated"]
+            role = status["roles"][self.role]
             self.serving = role.get("serving", 0)
             self.most = max(self.most, self.serving)
             decision = (status.get("autoscaling") or {}).get("lastDecision") or {}
@@ -251,6 +252,22 @@ class _Run:
                 return
             await asyncio.sleep(_READ_S)
         raise TimeoutError(f"not at {replicas} replicas within {limit_s:g} s: {status}")
+
+    def put(self, figures: Figures, name: str) -> None:
+        """Put what `rows` declares."""
+        outcomes = [one.outcome for one in self.seen]
+        lost = [one for one in self.seen if one.outcome not in ("ok", "shed")]
+        figures.put(f"{name}_requests_lost", len(lost))
+        figures.put(f"{name}_replicas_max", self.most)
+        figures.put(f"{name}_replicas_last", self.serving)
+        figures.put(f"{name}_requests", len(outcomes))
+        figures.put(f"{name}_requests_shed", outcomes.count("shed"))
+        figures.put(f"{name}_second_serves_s", self.up_s)
+        figures.put(f"{name}_back_at_one_s", self.down_s)
+        figures.lists[f"{name}_lost"] = [asdict(one) for one in lost[:20]]
+        figures.lists[f"{name}_decisions"] = [
+            {"at": at, "message": message} for at, message in self.reasons.items()
+        ]
 
     def _status(self) -> dict[str, Any]:
         found: dict[str, Any] = (self.kube.get(SD) or {})["status"]

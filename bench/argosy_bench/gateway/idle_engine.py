@@ -2,7 +2,7 @@
 
 It answers each request as an engine of ours does, in the same bytes, but computes nothing. A stream
 has as many tokens as `max_tokens` asks for, one in each period of `--period-s`; the first comes at
-once.
+once. As `--engine vllm` it names no pod, and says where a prompt's KV is if it is asked.
 """
 
 import argparse
@@ -21,10 +21,27 @@ from argosy_bench.processes import Server, running
 
 POD = "engine"
 """The name by which it answers, for the gateway's list of pods."""
-_HEAD = b"HTTP/1.1 200 OK\r\nx-argosy-pod: %b\r\n" % POD.encode()
+_OK = b"HTTP/1.1 200 OK\r\n"
+_HEAD = _OK + b"x-argosy-pod: %b\r\n" % POD.encode()
 _STREAM = _HEAD + b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _USAGE = {"prompt_tokens": 100, "completion_tokens": 1}
-_WHOLE = json.dumps({"choices": [{"text": " word"}], "usage": _USAGE}).encode()
+_ANSWER = {"choices": [{"text": " word"}], "usage": _USAGE}
+_WHOLE = json.dumps(_ANSWER).encode()
+_PARAMS = {
+    "do_remote_prefill": True,
+    "do_remote_decode": False,
+    "remote_block_ids": [list(range(16))],
+    "remote_engine_id": "42aa01b3-0000-4000-8000-000000000000",
+    "remote_request_id": "cmpl-0123456789abcdef-0-ace95174",
+    "remote_host": "127.0.0.1",
+    "remote_port": 5600,
+    "tp_size": 1,
+    "remote_num_tokens": 100,
+}
+_COMPUTED = json.dumps(
+    {**_ANSWER, "prompt_token_ids": list(range(100)), "kv_transfer_params": _PARAMS}
+).encode()
+"""What a prefill pod of vLLM answers."""
 
 
 def _chunked(*events: object) -> bytes:
@@ -50,9 +67,10 @@ _TOKEN = _chunked(
 class _Answers(asyncio.Protocol):
     """One connection; requests come one after the other."""
 
-    def __init__(self, period_s: float) -> None:
+    def __init__(self, period_s: float, kind: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._period_s = period_s
+        self._head = _OK if kind == "vllm" else _HEAD
         self._parser = httptools.HttpRequestParser(self)
         self._body = b""
         self._next: asyncio.TimerHandle | None = None
@@ -82,7 +100,11 @@ class _Answers(asyncio.Protocol):
             self._due = self._loop.time()
             self._token()
         else:
-            self._transport.write(_HEAD + b"content-length: %d\r\n\r\n%b" % (len(_WHOLE), _WHOLE))
+            computes = (request.get("kv_transfer_params") or {}).get("do_remote_decode")
+            whole = _COMPUTED if computes else _WHOLE
+            self._transport.write(
+                b"%bcontent-length: %d\r\n\r\n%b" % (self._head, len(whole), whole)
+            )
             self._close_if_asked()
 
     def _token(self) -> None:
@@ -103,17 +125,20 @@ class _Answers(asyncio.Protocol):
             self._transport.close()
 
 
-async def _serve(port: int, period_s: float) -> None:
+async def _serve(port: int, period_s: float, kind: str) -> None:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Answers(period_s), "127.0.0.1", port, backlog=1024)
+    server = await loop.create_server(
+        lambda: _Answers(period_s, kind), "127.0.0.1", port, backlog=1024
+    )
     await server.serve_forever()
 
 
 @contextlib.asynccontextmanager
-async def idle_engine(*, period_s: float) -> AsyncIterator[Server]:
+async def idle_engine(*, period_s: float, kind: str = "argosy") -> AsyncIterator[Server]:
     """Run it as a process of its own."""
     port = free_port()
-    words = f"-m argosy_bench.gateway.idle_engine --port {port} --period-s {period_s}"
+    words = f"""-m argosy_bench.gateway.idle_engine --port {port} --period-s {period_s}
+        --engine {kind}"""
     async with running("engine", (sys.executable, *words.split()), port) as server:
         yield server
 
@@ -123,8 +148,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--period-s", type=float, required=True)
+    parser.add_argument("--engine", choices=("argosy", "vllm"), default="argosy")
     asked = parser.parse_args()
-    uvloop.run(_serve(asked.port, asked.period_s))
+    uvloop.run(_serve(asked.port, asked.period_s, asked.engine))
 
 
 if __name__ == "__main__":

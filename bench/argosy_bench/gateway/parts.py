@@ -6,7 +6,7 @@ from pathlib import Path
 
 import uvloop
 
-from argosy_bench.gateway import isolation, kv, overload, resume, routing, streams, trust
+from argosy_bench.gateway import handovers, isolation, kv, overload, resume, routing, streams, trust
 from argosy_bench.gateway.load import Load
 from local.figures import Figures
 from local.weights.smollm2 import default_out
@@ -34,6 +34,7 @@ def _run(measure: Callable[[Figures, argparse.Namespace], Awaitable[None]]) -> M
 PARTS: dict[str, Measure] = {
     "streams": _run(lambda figures, _: streams.measure_streams(figures, Load())),
     "requests": _run(lambda figures, _: streams.measure_requests(figures)),
+    "handovers": _run(lambda figures, _: handovers.measure(figures)),
     "readers": _run(lambda figures, _: streams.measure_readers(figures)),
     "picks": _run(lambda figures, _: routing.measure_picks(figures)),
     "affinity": _run(lambda figures, _: routing.measure_affinity(figures)),
