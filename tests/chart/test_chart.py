@@ -214,7 +214,7 @@ def test_what_one_pod_can_put_into_the_embedded_prometheus_is_bounded():
     for job in jobs.values():
         assert 0 < job["sample_limit"] <= 20_000
         assert 0 < job["target_limit"] <= 5_000
-        assert 0 < job["label_limit"] <= 64
+        assert 45 < job["label_limit"] <= 64  # one metric of vLLM 0.32 has 37, and the job's are 8
         assert job["body_size_limit"] == "8MB"
         assert 0 < job["label_name_length_limit"] <= 256
         assert 0 < job["label_value_length_limit"] <= 1024

@@ -5,10 +5,11 @@ The scrape timeout is the whole interval: a late sample is better than none.
 
 Any pod with the label of a fleet is scraped, so each target is bounded.
 A scrape beyond a bound fails as a whole, and `up` is 0. Of honest pods, a gateway with 9 classes of
-requests has about 300 series, our engine 700, vLLM 1,500, each of at most 15 labels: a third of
-the bounds or less. Six scrapes of a pod that shows other series each time add 30,000 series, about
-100 MB. With more targets than `target_limit` none of the job is scraped: 5,000 pods are far more
-than this Prometheus has memory for. The operator has 8 series for each fleet with an SLO.
+requests has about 300 series, our engine 700, vLLM 1,500: a third of the bound or less. They have
+at most 15 labels, but vLLM's `cache_config_info` has 45 with those of the job. Six scrapes of a pod
+that shows other series each time add 30,000 series, about 100 MB. With more targets than
+`target_limit` none of the job is scraped: 5,000 pods are far more than this Prometheus has memory
+for. The operator has 8 series for each fleet with an SLO.
 */}}
 {{- define "argosy.scrapeConfig" -}}
 global:
@@ -20,7 +21,7 @@ scrape_configs:
     sample_limit: 5000
     target_limit: 5000
     body_size_limit: 8MB
-    label_limit: 40
+    label_limit: 64
     label_name_length_limit: 128
     label_value_length_limit: 1024
     kubernetes_sd_configs:
@@ -58,7 +59,7 @@ scrape_configs:
     sample_limit: 20000
     target_limit: 100
     body_size_limit: 8MB
-    label_limit: 40
+    label_limit: 64
     label_name_length_limit: 128
     label_value_length_limit: 1024
     kubernetes_sd_configs:
