@@ -141,6 +141,8 @@ class Config:
     served_names: tuple[str, ...]
     """The model's names in requests; another one is answered 404. Empty until the settings of
     `settings_name` were read."""
+    adapters: tuple[str, ...] = ()
+    """Names of LoRA adapters, which engines are asked for as they stand."""
     settings_name: str = ""
     """The ConfigMap of the namespace that has the settings; "": the command line has them all."""
     strategy: str = "leastLoad"

@@ -122,6 +122,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the model's name in requests; give it again for each further name",
     )
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        help="the name of a LoRA adapter of the engines; give it again for each further one",
+    )
     parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
     parser.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
     parser.add_argument("--slo-tpot-ms", type=_positive)
@@ -242,6 +248,7 @@ def read_settings(args: argparse.Namespace) -> dict[str, Any]:
     slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
     return {
         "served_names": tuple(dict.fromkeys(args.served_name)),
+        "adapters": tuple(dict.fromkeys(args.adapter)),
         "strategy": args.strategy,
         "slo": slo,
         "slo_classes": tuple(args.slo_class),

@@ -7,6 +7,7 @@ from typing import Any
 
 MODEL = {"uri": "sim://llama-70b-h100-tp4"}
 VLLM = {"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"}
+SQL = {"name": "sql", "uri": "pvc://adapters/sql"}
 
 
 def _replicas(role: str, **replicas: int) -> dict[str, Any]:
@@ -60,6 +61,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         {"engine": {"type": "sglang", "image": "sgl:1", "args": ["--tp", "2"]}},
         "bad",
         "use the field of the spec instead",
+    ),
+    "an adapter that the gateway would not know": (
+        {"engine": {**VLLM, "args": ["--enable-lora", "--lora_modules", "sql=/a"]}},
+        "bad",
+        "write --lora-modules as model.adapters",
+    ),
+    "an adapter of our engine": (
+        {"model": MODEL | {"adapters": [SQL]}},
+        "bad",
+        "write engine.type vllm, or merge the adapter",
+    ),
+    "an adapter with a name of the model": (
+        {"model": MODEL | {"servedNames": ["chat", "sql"], "adapters": [SQL]}, "engine": VLLM},
+        "bad",
+        "or take it out of model.servedNames",
+    ),
+    "an adapter with the fleet's name": (
+        {"model": {"uri": "pvc://models/a", "adapters": [SQL]}, "engine": VLLM},
+        "sql",
+        "engines know the model by the fleet's name",
+    ),
+    "an adapter of a hub": (
+        {"model": MODEL | {"adapters": [{**SQL, "uri": "hf://org/sql"}]}, "engine": VLLM},
+        "bad",
+        "the adapter's folder on a claim",
     ),
     "steps that vLLM sizes itself": (
         {"engine": {**VLLM, "maxNumBatchedTokens": "auto"}},

@@ -26,7 +26,7 @@ def mostly(*good, bad):
 spans = mostly("1s", "2s", "15s", "30s", "31s", "1m", "5m", bad=["0s", "500ms", "x"])
 words = mostly(
     *("A", "b", "--role-x", "--x", "--model_x"),
-    bad=["", "POD_IP", "9", "a b", "--role", "--role=x", "--api_key", "-tp", "--tp=2"],
+    bad=["", "POD_IP", "9", "a b", "--role", "--role=x", "--api_key", "-tp", "--tp=2", "--lora-m"],
 )
 role = some(
     replicas=some(min=mostly(1, 2, bad=[-1, 0, 9]), max=mostly(2, 3, bad=[0, 1])),
@@ -51,7 +51,18 @@ schedules = st.fixed_dictionaries(
     },
 )
 specs = st.fixed_dictionaries(
-    {"model": some(servedNames=st.lists(words, max_size=2)).map(lambda m: {"uri": "sim://x"} | m)},
+    {
+        "model": some(
+            servedNames=st.lists(words, max_size=2),
+            adapters=st.lists(
+                st.fixed_dictionaries(
+                    {"name": words, "uri": mostly("pvc://a/b", "pvc://a", bad=["hf://a/b"])}
+                ),
+                max_size=2,
+                unique_by=lambda item: item["name"],
+            ),
+        ).map(lambda m: {"uri": "sim://x"} | m)
+    },
     optional={
         "mode": mostly("colocated", "disaggregated", bad=["auto"]),
         "roles": some(prefill=role, decode=role, colocated=role),

@@ -89,9 +89,16 @@ def engine():
         yield samples_of(started.page("/metrics").text)
 
 
+def gateways_page() -> str:
+    """What a gateway that serves one model exposes before the first request."""
+    metrics = Metrics(Slo(ttft_s=0.25, tpot_s=0.06))
+    metrics.expect_models(["m"])
+    return metrics.exposition().decode()
+
+
 @pytest.fixture(scope="module")
 def gateway():
-    return samples_of(Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode())
+    return samples_of(gateways_page())
 
 
 def has(names, name: str) -> bool:
@@ -133,8 +140,7 @@ def test_an_engine_exposes_exactly_the_rows_of_its_table():
 
 
 def test_a_gateway_exposes_exactly_the_rows_of_its_table():
-    page = Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode()
-    assert_exactly(gateway_table.SERIES, page, ignored=("process_",))
+    assert_exactly(gateway_table.SERIES, gateways_page(), ignored=("process_",))
 
 
 def test_t49_an_engine_exposes_every_vllm_name_of_the_golden_list_and_no_other():
@@ -184,8 +190,7 @@ def test_every_selector_of_the_operator_finds_samples_in_a_real_exposition():
             "prefill": numbers_of(prefill.page("/metrics").text),
             "decode": numbers_of(decode.page("/metrics").text),
         }
-    gateway = Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode()
-    pages["gateway"] = numbers_of(gateway)
+    pages["gateway"] = numbers_of(gateways_page())
     taken = [s for role, page in pages.items() for s in series_of(page, role)]
     series = tuple(s for s in taken if s.name in ASKED)
     seen = samples.assemble(samples.Round(100.0, series, 1, 1), Windows())

@@ -155,7 +155,7 @@ def test_settings_cannot_move_the_process_to_other_ports_or_another_fleet():
 def test_a_new_slo_is_an_edge_of_the_histograms_and_counters_go_on():
     gateway, take = started()
     take(data(*WORDS))
-    gateway.metrics.count_accepted()
+    gateway.metrics.count_accepted("m")
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=0.3, first_content_at=0.21)
     gateway.metrics.count_ended(ended, role_mode="colocated", usage=None)
     counted = "argosy_slo_requests_total"
@@ -163,7 +163,7 @@ def test_a_new_slo_is_an_edge_of_the_histograms_and_counters_go_on():
     assert sample(gateway, counted, ttft="miss", **labels) == 1
     take(data("--served-name", "m", "--slo-ttft-ms", "217", "--slo-tpot-ms", "50"))
     assert sample(gateway, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 0
-    gateway.metrics.count_accepted()
+    gateway.metrics.count_accepted("m")
     gateway.metrics.count_ended(ended, role_mode="colocated", usage=None)
     assert sample(gateway, counted, ttft="miss", **labels) == 1
     assert sample(gateway, counted, ttft="ok", **labels) == 1
@@ -175,7 +175,7 @@ def test_a_request_whose_class_went_is_judged_as_one_of_the_default_class():
     gateway, take = started()
     take(data(*WORDS, "--slo-class=batch:9000:200:5"))
     assert gateway.class_of("batch") == SloClass("batch", Slo(9.0, 0.2), 5)
-    gateway.metrics.count_accepted()
+    gateway.metrics.count_accepted("m")
     take(data(*WORDS))
     assert gateway.class_of("batch").name == "default"
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=1.0, first_content_at=1.0)

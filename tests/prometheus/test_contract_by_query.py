@@ -46,7 +46,7 @@ def answered(metrics: Metrics, count: int, *, first_s: float, per_token_s: float
     """`count` answers of 11 tokens: the first after `first_s`, ten more `per_token_s` apart."""
     last_s = first_s + 10 * per_token_s
     for _ in range(count):
-        metrics.count_accepted()
+        metrics.count_accepted("m")
         outcome = Outcome(
             Ending.OK,
             received_at=100.0,

@@ -121,6 +121,12 @@ def test_the_gateway_understands_every_field_of_the_spec():
     assert (config.port, config.admin_port) == rendered
 
 
+def test_the_gateway_is_told_the_names_of_adapters():
+    model = {"uri": "pvc://models/a", "adapters": [{"name": "sql", "uri": "pvc://models/sql"}]}
+    one = fleet(model=model, engine={"type": "vllm", "image": "vllm:1"})
+    assert parse_gateway(settings(one)).adapters == ("sql",)
+
+
 @pytest.mark.parametrize("spec", [{"slo": SLO, "routing": {"queue": "none"}}, {"slo": None}])
 def test_a_gateway_without_a_queue_or_without_an_slo_gets_no_flag_about_one(spec):
     rendered = settings(fleet(engine={"maxNumSeqs": 64}, **spec))

@@ -6,12 +6,14 @@ import re
 import pytest
 
 from argosy_engine.cli import parse
+from argosy_gateway.pods.endpoints import endpoint_of_pod
 from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_ENV, RENDERED_FLAGS
 from argosy_operator.render import workload
 from argosy_operator.render.common import identity_env
 from argosy_operator.render.engines import ARGOSY, SGLANG, VLLM, EnginePod
 from argosy_operator.render.engines import KINDS as OF_TYPE
 from tests.engine.processes import sim_engines
+from tests.gateway.pods.test_endpoints import POD
 from tests.render.fleets import IMAGES, fleet
 
 SIZES = {"maxModelLen": 4096, "maxNumSeqs": 8, "maxNumBatchedTokens": 1024}
@@ -58,6 +60,40 @@ def test_the_arguments_of_vllm():
         *("--max-model-len", "4096", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024"),
         *("--shutdown-timeout", "90", "--api-key", "$(POD_UID)"),
     ]
+
+
+def with_adapters(*uris, **spec):
+    """A fleet of vLLM with adapters a, b, … at these places."""
+    adapters = [{"name": name, "uri": uri} for name, uri in zip("abc", uris, strict=False)]
+    model = {"uri": "pvc://models/some/model", "adapters": adapters}
+    return of_type("vllm", model=model, **spec)
+
+
+@pytest.mark.parametrize("mode", ["colocated", "disaggregated"])
+def test_vllm_loads_adapters_from_the_models_claim_and_from_others(mode):
+    one = with_adapters("pvc://models/lora/a", "pvc://other/b", "pvc://other/c/d", mode=mode)
+    for deployment in rendered(one):
+        made, pod = container(deployment), deployment["spec"]["template"]["spec"]
+        at = made["args"].index("--enable-lora")
+        assert made["args"][at + 1 : at + 6] == [
+            "--lora-modules",
+            "a=/models/lora/a",
+            "b=/etc/argosy/adapters/other/b",
+            "c=/etc/argosy/adapters/other/c/d",
+            "--port",
+        ]
+        claims = [v["persistentVolumeClaim"] for v in pod["volumes"] if v["name"][:2] == "ad"]
+        assert claims == [{"claimName": "other", "readOnly": True}]
+        path = "/etc/argosy/adapters/other"
+        mount = {"name": "adapters-0", "mountPath": path, "readOnly": True}
+        assert mount in made["volumeMounts"]
+
+
+def test_gateways_read_the_adapters_from_the_pods_that_are_rendered():
+    (deployment,) = rendered(with_adapters("pvc://models/lora/a", "pvc://other"))
+    found = endpoint_of_pod({**POD, "spec": deployment["spec"]["template"]["spec"]})
+    assert found is not None
+    assert (found.model, found.adapters) == ("chat", {"a", "b"})
 
 
 def test_the_arguments_of_sglang():

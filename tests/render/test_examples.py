@@ -25,6 +25,9 @@ SINCE = {
     "--max-num-batched-tokens": (0, 1),
     "--tensor-parallel-size": (0, 1),
     "--api-key": (0, 3),
+    # https://docs.vllm.ai/en/v0.3.2/models/lora.html
+    "--enable-lora": (0, 3),
+    "--lora-modules": (0, 3),
     # https://github.com/vllm-project/vllm/pull/36666
     "--shutdown-timeout": (0, 18),
 }
@@ -111,7 +114,8 @@ def passed() -> set[str]:
     sizes = {"maxModelLen": 4096, "maxNumSeqs": 8, "maxNumBatchedTokens": 1024}
     asked = {"type": "vllm", "image": "peer:1", **sizes}
     roles = {"colocated": {"parallelism": {"tensor": 2}}}
-    one = fleet(engine=asked, roles=roles, mode="colocated")
+    model = {"uri": "pvc://models/a", "adapters": [{"name": "sql", "uri": "pvc://models/sql"}]}
+    one = fleet(model=model, engine=asked, roles=roles, mode="colocated")
     pod = EnginePod.of(one, "colocated", "0" * 8, IMAGES)
     return {word for word in VLLM.args(pod) if word.startswith("--")}
 

@@ -45,6 +45,15 @@ OUTSIDE = {
     "a type that no role names": {"gpuTypes": [H100]},
     "a role that the mode does not use": {"roles": {"colocated": {"resources": {"gpu": 7}}}},
 }
+VLLM = {"engine": {"type": "vllm", "image": "vllm:1"}}
+
+
+def adapter(uri):
+    """A fleet of vLLM with an adapter there."""
+    adapters = [{"name": "sql", "uri": uri}]
+    return {**VLLM, "model": {"uri": "pvc://models/some/model", "adapters": adapters}}
+
+
 INSIDE = {
     "model": {"model": {"uri": "pvc://models/other"}},
     "image": {"engine": {"image": "registry.example/engine:2"}},
@@ -92,6 +101,11 @@ def test_what_changes_a_template_makes_a_new_revision(case):
     changed = {r for r in ("prefill", "decode") if template_of(r, **INSIDE[case]) != template_of(r)}
     assert changed
     assert revision_of(**INSIDE[case]) != revision_of()
+
+
+def test_each_change_of_adapters_makes_a_new_revision():
+    at = (VLLM, adapter("pvc://models/a"), adapter("pvc://other/a"))
+    assert len({revision_of(**spec) for spec in at}) == 3
 
 
 def test_a_transfers_time_out_means_nothing_to_colocated_pods():

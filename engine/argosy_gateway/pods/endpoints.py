@@ -9,9 +9,10 @@ have newer lists: `denied_for_s` then ends this one's readiness.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any
 
@@ -34,6 +35,8 @@ TLS_ANNOTATION = "serving.argosy.dev/tls"
 ENGINE_ANNOTATION = "serving.argosy.dev/engine"
 """Of the pod template: the type of engine, if it is not ours."""
 GATEWAY_ROLE = "gateway"
+_ADAPTERS_FLAG = "--lora-modules"
+"""Of vLLM; words that follow are `name=path`."""
 _NAME_FLAGS = ("--served-name", "--served-model-name")
 """Of our engine, and of vLLM and SGLang. The first name that follows is as good as any other."""
 API_PORT = 8000
@@ -78,6 +81,8 @@ class Endpoint:
     """Both ports speak TLS only, and ask for a certificate."""
     model: str | None = None
     """The name by which its engine knows the model; None: any that a client asks for."""
+    adapters: frozenset[str] = frozenset()
+    """Names of the LoRA adapters that its engine has."""
     engine: str = "argosy"
     """The type of its engine. One that is not ours names no pod, and its API key is the pod's
     uid."""
@@ -130,19 +135,35 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
         state=state,
         tls=annotations.get(TLS_ANNOTATION) == "true",
         model=_model_of(pod),
+        adapters=_adapters_of(pod),
         engine=annotations.get(ENGINE_ANNOTATION, "argosy"),
     )
 
 
 def _model_of(pod: Mapping[str, Any]) -> str | None:
     """From the engine's command line, which is what it obeys; pods of any version have one."""
-    for container in (pod.get("spec") or {}).get("containers") or ():
-        words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    for words in _command_lines(pod):
         for at, word in enumerate(words):
             flag, given, value = word.partition("=")
             if flag in _NAME_FLAGS:
                 return value if given else next(iter(words[at + 1 :]), None)
     return None
+
+
+def _adapters_of(pod: Mapping[str, Any]) -> frozenset[str]:
+    """Of the same command line: during a rollout some pods have an adapter and others do not."""
+    for words in _command_lines(pod):
+        if _ADAPTERS_FLAG in words:
+            values = words[words.index(_ADAPTERS_FLAG) + 1 :]
+            modules = takewhile(lambda word: not word.startswith("-"), values)
+            return frozenset(module.partition("=")[0] for module in modules)
+    return frozenset()
+
+
+def _command_lines(pod: Mapping[str, Any]) -> Iterator[list[str]]:
+    """The words of each container."""
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        yield [*(container.get("command") or ()), *(container.get("args") or ())]
 
 
 def is_ready_gateway(pod: Mapping[str, Any]) -> bool:

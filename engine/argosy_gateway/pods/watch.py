@@ -247,9 +247,9 @@ async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> N
     """Keep `into` as a JSON file says: for tests and for fleets without a cluster.
 
     The file is a list of {"name", "role", "ip"} with optional "uid", "revision", "state", "port",
-    "kv_port", "tls", "model" and "engine". It is read every `every_s` seconds. The name must be the
-    one that the engine sends: its `POD_NAME`, or its host's name without one. A file that cannot be
-    read changes nothing.
+    "kv_port", "tls", "model", "adapters" and "engine". It is read every `every_s` seconds. The name
+    must be the one that the engine sends: its `POD_NAME`, or its host's name without one. A file
+    that cannot be read changes nothing.
     """
     seen: bytes | None = None
     last_error = ""
@@ -278,6 +278,7 @@ def _read_entry(entry: dict[str, Any]) -> Endpoint:
         kv_port=entry.get("kv_port", 8002),
         tls=entry.get("tls", False),
         model=entry.get("model"),
+        adapters=frozenset(entry.get("adapters", ())),
         engine=entry.get("engine", "argosy"),
     )
 

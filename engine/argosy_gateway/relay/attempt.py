@@ -353,8 +353,13 @@ class Attempt:
     @property
     def _body(self) -> bytes:
         """The client's request as the head's engine knows the model."""
-        model, request = self._route.head.model, self._request
+        model, request = self._model, self._request
         return request.body if model is None else rename_model(request.body, request.model, model)
+
+    @property
+    def _model(self) -> str | None:
+        """The name by which the head's engine is asked; None: the one that the client wrote."""
+        return None if self._request.adapter else self._route.head.model
 
     async def _ask(self) -> tuple[http1.Exchange, http1.Head]:
         """Send the request and wait for the head. Raises UnreachableError and BrokenError.
@@ -383,7 +388,7 @@ class Attempt:
         if self._led.expires_at < gateway.clock():
             self._lose_kv(HandoverReason.LATE, "its lease may end before it is pulled")
         resume = self._answer.resume if self._answer.started else None
-        self._answer.expect_model(route.head.model, request.model)
+        self._answer.expect_model(self._model, request.model)
         body = self._body
         if self._led.members:
             body = add_members(body, self._led.members)

@@ -126,6 +126,7 @@ class Gateway:
             self.named.set()
         self.classes = classes_of(config.slo, config.slo_classes)
         self.metrics = Metrics(config.slo, self.classes, holds_first_tokens=config.hold_first_token)
+        self.metrics.expect_models(self.names)
         self.bodies = Bodies(config.limits)
         self.certificates = Certificates(config.tls_dir)
         self.directory = Directory(clock, speaks_tls=self.certificates.exist)
@@ -189,11 +190,17 @@ class Gateway:
         self.metrics.reconfigure(
             config.slo, self.classes, holds_first_tokens=config.hold_first_token
         )
+        self.metrics.expect_models(self.names)
         self.bodies.limits = config.limits
         if config.strategy != before.strategy:
             self._set_strategy(config.strategy)
         self._set_queue(config)
         self.directory.notify()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that clients may ask for: the model's first."""
+        return (*self.config.served_names, *self.config.adapters)
 
     def class_of(self, name: str) -> SloClass:
         """The class of a request that came when the settings had it."""
@@ -205,9 +212,12 @@ class Gateway:
         *,
         only_healthy: bool = False,
         revision: str | None = None,
+        adapter: str = "",
     ) -> list[Group]:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
-        return self._roster.groups(tried, only_healthy=only_healthy, revision=revision)
+        return self._roster.groups(
+            tried, only_healthy=only_healthy, revision=revision, adapter=adapter
+        )
 
     def keep_running(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no request waits for."""

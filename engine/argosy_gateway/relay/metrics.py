@@ -160,6 +160,12 @@ RECEIVED = Series(
     help="Requests, by what was decided when they came",
     labels={"outcome": ("accepted", "shed", "invalid")},
 )
+BY_MODEL = Series(
+    name="argosy_requests_by_model_total",
+    type="counter",
+    help="Accepted requests, by the name that they ask for: of the model, or of an adapter",
+    labels={"model": ()},
+)
 COMPLETED = Series(
     name="argosy_requests_completed_total",
     type="counter",
@@ -267,6 +273,7 @@ ENDPOINTS = Series(
 
 SERIES = (
     RECEIVED,
+    BY_MODEL,
     COMPLETED,
     VERDICTS,
     VERDICTS_AT_ONCE,
@@ -315,6 +322,7 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._settings = self._gauge(SETTINGS)
         self._received = self._counters(RECEIVED)
+        self._by_model = self._counter(BY_MODEL)
         self._completed = self._counters(COMPLETED)
         self._verdicts = self._counter(self._of_classes(VERDICTS))
         self._verdicts_at_once = self._counter(self._of_classes(VERDICTS_AT_ONCE))
@@ -349,6 +357,11 @@ class Metrics:
             self._ttft = self._histogram(TTFT)
             self._tpot = self._histogram(TPOT)
 
+    def expect_models(self, names: Iterable[str]) -> None:
+        """Requests may ask for these names from now on."""
+        for name in names:
+            self._by_model.labels(name)
+
     def set_settings_stale(self, stale: bool) -> None:
         """Whether the settings object cannot be used, and older settings go on."""
         self._settings.set(stale)
@@ -373,9 +386,10 @@ class Metrics:
         edges = _edges(row, self.slo)
         return Histogram(row.name, row.help, buckets=edges, registry=self.registry)
 
-    def count_accepted(self) -> None:
-        """A request was admitted; `count_ended` must follow."""
+    def count_accepted(self, model: str) -> None:
+        """A request for this name was admitted; `count_ended` must follow."""
         self._received["accepted"].inc()
+        self._by_model.labels(model).inc()
         self._inflight.inc()
 
     def count_invalid(self) -> None:

@@ -123,7 +123,8 @@ class Relay:
         answer = self._answer
         if answer.started and not answer.resume.possible:
             return False
-        return bool(self._gateway.groups(self._tried, revision=self._revision))
+        adapter = self._request.adapter
+        return bool(self._gateway.groups(self._tried, revision=self._revision, adapter=adapter))
 
     @property
     def _revision(self) -> str | None:
@@ -135,7 +136,7 @@ class Relay:
         gateway, ending = self._gateway, Ending.FAILED
         self._task = asyncio.current_task()
         gateway.relays.add(self)
-        gateway.metrics.count_accepted()
+        gateway.metrics.count_accepted(self._request.model)
         gateway.retries.count_request()
         try:
             ending = await self._serve()
@@ -232,14 +233,18 @@ class Relay:
         After a busy pod only a healthy one is tried. If there is none, all pods were busy a moment
         ago: the result is None without waiting, and the client gets the 429.
         """
-        gateway = self._gateway
+        gateway, adapter = self._gateway, self._request.adapter
         if gateway.queue is not None and failed is None:
-            return await gateway.queue.route(self._waiting(), gateway.patience_s())
+            found = await gateway.queue.route(self._waiting(), gateway.patience_s())
+            if found is None or not adapter or adapter in found.head.adapters:
+                return found
         begun, revision = self._answer.started, self._revision
         busy = failed is not None and failed.reason is RetryReason.BUSY and not begun
         deadline = waiting_since + gateway.patience_s()
         while gateway.clock() < deadline:
-            groups = gateway.groups(self._tried, only_healthy=busy, revision=revision)
+            groups = gateway.groups(
+                self._tried, only_healthy=busy, revision=revision, adapter=adapter
+            )
             route = gateway.strategy.choose(self._routing_request, groups, gateway.view)
             if route is not None or busy:
                 return route

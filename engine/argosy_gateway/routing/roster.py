@@ -108,17 +108,19 @@ class Roster:
         *,
         only_healthy: bool = False,
         revision: str | None = None,
+        adapter: str = "",
     ) -> list[Group]:
         """The groups among which a strategy chooses, in a stable order.
 
         Their heads are pods that this request has not tried (`tried` has their uids), then those of
         the lowest rank. A retry also prefers pods without recent failures. With `only_healthy` the
         list is empty unless an untried pod of rank HEALTHY exists. With a `revision` all pods are
-        of that one: only they can go on with a stream.
+        of that one: only they can go on with a stream. With an `adapter` all heads have it.
         """
         self._update()
-        if revision is not None:
-            return self._of_revision(revision, tried)
+        if revision is not None or adapter:
+            keep = _keeps(revision, adapter)
+            return self._of_some(keep, tried, only_healthy=only_healthy)
         if not tried and not only_healthy:
             if self._first is None:
                 self._first = self._make_groups(next((heads for _, heads in self._tiers()), {}))
@@ -134,13 +136,19 @@ class Roster:
             next((self._without_failures(heads) for _, heads in self._tiers()), {})
         )
 
-    def _of_revision(self, revision: str, tried: Collection[str]) -> list[Group]:
-        tiers = [_filter(heads, lambda pod: pod.revision == revision) for _, heads in self._tiers()]
-        tiers = [heads for heads in tiers if heads]
+    def _of_some(
+        self, keep: Callable[[Endpoint], bool], tried: Collection[str], *, only_healthy: bool
+    ) -> list[Group]:
+        """The same of heads that `keep` takes."""
+        tiers = [
+            found
+            for rank, heads in self._tiers()
+            if (rank == HEALTHY or not only_healthy) and (found := _filter(heads, keep))
+        ]
         for heads in tiers:
             if untried := _filter(heads, lambda pod: pod.uid not in tried):
-                return self._make_groups(self._without_failures(untried))
-        return self._make_groups(tiers[0]) if tiers else []
+                return self._make_groups(self._without_failures(untried) if tried else untried)
+        return self._make_groups(tiers[0]) if tiers and not only_healthy else []
 
     # What a request may be sent to.
 
@@ -224,6 +232,14 @@ class Roster:
             _drop(self._heads[rank], _kind(pod), pod)
             if not self._heads[rank]:
                 del self._heads[rank]
+
+
+def _keeps(revision: str | None, adapter: str) -> Callable[[Endpoint], bool]:
+    def keep(pod: Endpoint) -> bool:
+        of_it = revision is None or pod.revision == revision
+        return of_it and (not adapter or adapter in pod.adapters)
+
+    return keep
 
 
 def _order(pod: Endpoint) -> tuple[str, str]:

@@ -128,6 +128,7 @@ async def _read(
             scope["path"],
             data,
             served_names=await _names(gateway),
+            adapters=gateway.config.adapters,
             prefixes=gateway.config.strategy in AFFINE,
         )
         # A million token ids take half a second to read. Streams go on meanwhile.
@@ -188,10 +189,13 @@ async def _answer_question(
         if METHODS[path] == "POST":
             announced = int(header(scope, b"content-length") or 0)
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
-            check = partial(check_question, data, served_names=await _names(gateway))
+            await _names(gateway)
+            check = partial(check_question, data, served_names=gateway.names)
             model = check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
+        adapter = model if model in gateway.config.adapters else ""
+        question = Question(data, model, adapter or "")
         reply = await _await_while_client_stays(
-            ask_any(gateway, path, Question(data, model), request_id), scope["state"][CLIENT]
+            ask_any(gateway, path, question, request_id), scope["state"][CLIENT]
         )
     await respond(send, reply.status, reply.body, request_id, reply.headers)
 
@@ -283,7 +287,8 @@ async def _list_models(gateway: Gateway, scope: Scope, request_id: str, created:
     """All models, or the one that the path names. Raises RequestError (404, 405, 503)."""
     if scope["method"] not in ("GET", "HEAD"):
         raise _wrong_method(scope, "GET")
-    names, asked = await _names(gateway), str(scope["path"]).removeprefix(MODELS).strip("/")
+    first, *_ = await _names(gateway)
+    names, asked = gateway.names, str(scope["path"]).removeprefix(MODELS).strip("/")
     if asked and asked not in names:
         text = f"No such model; this fleet serves {list_names(names)}."
         raise RequestError(404, text, code="model_not_found", param="model")
@@ -295,6 +300,7 @@ async def _list_models(gateway: Gateway, scope: Scope, request_id: str, created:
             "created": created,
             "owned_by": "argosy",
             "max_model_len": context,
+            **({"parent": first} if name in gateway.config.adapters else {}),
         }
         for name in names
         if asked in ("", name)

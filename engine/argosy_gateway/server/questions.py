@@ -53,17 +53,20 @@ class Question(NamedTuple):
     body: bytes
     model: str | None
     """The name that it gives the model, if any."""
+    adapter: str = ""
+    """The same, if it is a LoRA adapter's."""
 
     def to(self, pod: Endpoint) -> bytes:
         """The body for the engine of this pod, with its own name for the model."""
-        if self.model is None or pod.model is None:
+        if self.model is None or pod.model is None or self.adapter:
             return self.body
         return rename_model(self.body, self.model, pod.model)
 
 
 async def ask_any(gateway: Gateway, path: str, question: Question, request_id: str) -> EngineReply:
     """The answer of the first pod that gives one. Raises RequestError (400, 503)."""
-    pods = gateway.directory.serving()
+    adapter = question.adapter
+    pods = [p for p in gateway.directory.serving() if not adapter or adapter in p.adapters]
     for pod in random.sample(pods, min(len(pods), _PODS)):
         try:
             async with asyncio.timeout(gateway.config.limits.engine_silence_s):

@@ -44,8 +44,9 @@ LONGEST_BYTES = 64 << 10
 """Later text is not looked at: about 16,000 tokens say enough about which pod has the prefix."""
 
 
-def prefixes_of(text: bytes) -> tuple[int, ...]:
-    """Return a chained hash for each 256 bytes of a prompt, up to `LONGEST_BYTES`.
+def prefixes_of(text: bytes, adapter: str = "") -> tuple[int, ...]:
+    """Return a chained hash for each 256 bytes of a prompt, up to `LONGEST_BYTES`. A LoRA adapter
+    computes other KV of the same text, so it has other hashes.
 
     Two prompts have the first n hashes in common exactly if they have the first n · 256 bytes in
     common. They are hashes of text, not of tokens: a gateway has no tokenizer.
@@ -53,7 +54,7 @@ def prefixes_of(text: bytes) -> tuple[int, ...]:
     The last, partial chunk is left out: it ends in the middle of what the next turn continues.
     """
     found: list[int] = []
-    chain = blake2b(digest_size=8)
+    chain = blake2b(adapter.encode(), digest_size=8)
     for end in range(CHUNK_BYTES, min(len(text), LONGEST_BYTES) + 1, CHUNK_BYTES):
         chain.update(text[end - CHUNK_BYTES : end])
         found.append(int.from_bytes(chain.digest()))
@@ -213,9 +214,13 @@ class CompletionRequest(NamedTuple):
     sequences: int
     """Answers that the engine generates: for each prompt the larger one of `n` and `best_of`."""
     prompt_start: bytes
-    """The first 1,024 characters of the prompt in UTF-8; see `RoutingRequest`."""
+    """The first 1,024 characters of the prompt in UTF-8, of an adapter's request behind its name;
+    see `RoutingRequest`."""
+    adapter: str = ""
+    """`model` if it is a LoRA adapter's name; "" if it is a name of the model itself."""
     cache_key: str | None = None
-    """OpenAI's `prompt_cache_key`; None if the client gave none."""
+    """OpenAI's `prompt_cache_key`, of an adapter's request behind its name; None if the client gave
+    none."""
     prefixes: tuple[int, ...] = ()
     """Hashes of the prompt's prefixes, if they were asked for; see `prefixes`."""
     request_id: str = ""
@@ -249,12 +254,17 @@ def request_id_of(given: bytes | None) -> str:
 
 
 def read_completion(
-    path: str, body: bytes, *, served_names: Collection[str], prefixes: bool = False
+    path: str,
+    body: bytes,
+    *,
+    served_names: Collection[str],
+    adapters: Collection[str] = (),
+    prefixes: bool = False,
 ) -> CompletionRequest:
     """Check a request and make the engine's form of it; with the hashes of the prompt's prefixes
     if asked for. Raises RequestError (400, 404)."""
     try:
-        return _read(path, body, served_names, prefixes)
+        return _read(path, body, (*served_names, *adapters), adapters, prefixes)
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 
@@ -271,18 +281,23 @@ def check_question(body: bytes, *, served_names: Collection[str]) -> str | None:
 
 
 def _read(
-    path: str, body: bytes, served_names: Collection[str], prefixes: bool
+    path: str,
+    body: bytes,
+    names: Collection[str],
+    adapters: Collection[str],
+    prefixes: bool,
 ) -> CompletionRequest:
     encoding = json.detect_encoding(body)
     request = _decode(body, encoding)
-    model = _model(request, served_names)
+    model = _model(request, names)
+    adapter = model if model in adapters else ""
     stream = request.get("stream") or False
     if not isinstance(stream, bool):
         raise RequestError(400, "'stream' must be true or false.", param="stream")
     chat = path.endswith("chat/completions")
     prompts = _prompts(request, "messages" if chat else "prompt")
     hide_usage = stream and not _asks_for_usage(request)
-    cache_key = request.get("prompt_cache_key")
+    cache_key, before = request.get("prompt_cache_key"), f"{adapter} " if adapter else ""
     added: dict[str, object] = {} if _names_model(request) else {"model": model}
     if stream:
         added |= _stream_members(request, hide_usage=hide_usage)
@@ -294,9 +309,10 @@ def _read(
         hide_usage=hide_usage,
         prompt_chars=sum(_text_chars(prompt) for prompt in prompts),
         sequences=_sequences(request, None if chat else prompts[0]),
-        prompt_start=_start(prompts, _START_CHARS),
-        prefixes=prefixes_of(_start(prompts, LONGEST_BYTES)) if prefixes else (),
-        cache_key=cache_key if isinstance(cache_key, str) else None,
+        prompt_start=before.encode() + _start(prompts, _START_CHARS),
+        prefixes=prefixes_of(_start(prompts, LONGEST_BYTES), adapter) if prefixes else (),
+        adapter=adapter,
+        cache_key=before + cache_key if isinstance(cache_key, str) else None,
     )
 
 

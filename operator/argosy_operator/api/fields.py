@@ -208,6 +208,14 @@ ModelUri = Annotated[
         512,
     ),
 ]
+AdapterUri = Annotated[
+    str,
+    Format(
+        r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*$",
+        "write pvc://<claim>/<path>, the adapter's folder on a claim of this namespace",
+        512,
+    ),
+]
 ServedName = Annotated[
     str,
     Format(

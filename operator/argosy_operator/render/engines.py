@@ -9,6 +9,7 @@ got a pod's address refuses its requests; and gateways count the streams of pods
 """
 
 import json
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -33,6 +34,9 @@ from argosy_operator.render.common import (
 
 WEIGHTS = "/models"
 """Where the claim of spec.model.uri is mounted, read-only."""
+
+ADAPTERS = "/etc/argosy/adapters"
+"""Below it the claims of spec.model.adapters are mounted that are not the model's, read-only."""
 
 ROLE_FILE = "/etc/argosy/role/role"
 """In pods that may change their role: the kubelet writes the pod's label there, and writes it anew
@@ -143,6 +147,21 @@ class EnginePod:
             return f"{WEIGHTS}/{fetched.path}"
         path = self.fleet.spec.model.uri.removeprefix("pvc://").partition("/")[2]
         return f"{WEIGHTS}/{path}" if path else WEIGHTS
+
+    @property
+    def adapters(self) -> dict[str, str]:
+        """The folder inside the container of each adapter, by its name."""
+        found = {}
+        for adapter in self.fleet.spec.model.adapters:
+            root = WEIGHTS if adapter.claim == self.claim else f"{ADAPTERS}/{adapter.claim}"
+            found[adapter.name] = posixpath.join(root, adapter.path).rstrip("/")
+        return found
+
+    @property
+    def adapter_claims(self) -> tuple[str, ...]:
+        """The claims with adapters, but the model's."""
+        claims = (adapter.claim for adapter in self.fleet.spec.model.adapters)
+        return tuple(dict.fromkeys(claim for claim in claims if claim != self.claim))
 
 
 class ArgosyEngine:
@@ -270,6 +289,9 @@ class OpenAiServer:
         flags["--api-key"] = UID
         model = [pod.weights] if self.model is None else [self.model, pod.weights]
         called = ["--served-model-name", pod.fleet.name]
+        if pod.adapters:
+            modules = (f"{name}={folder}" for name, folder in pod.adapters.items())
+            called += ["--enable-lora", "--lora-modules", *modules]
         return [*model, *called, *command_line(flags), *self.also, *self.kv_args(pod)]
 
 

@@ -29,7 +29,14 @@ from argosy_operator.render.common import (
     tls_volume,
     token_volume,
 )
-from argosy_operator.render.engines import ROLE_FILE, WEIGHTS, EngineKind, EnginePod, kind_of
+from argosy_operator.render.engines import (
+    ADAPTERS,
+    ROLE_FILE,
+    WEIGHTS,
+    EngineKind,
+    EnginePod,
+    kind_of,
+)
 
 USER = "argosy"
 """The user's name for programs that ask for it. Nothing depends on which name it is."""
@@ -180,6 +187,9 @@ def _volumes(pod: EnginePod) -> list[Object]:
         volumes.append({"name": "weights", "persistentVolumeClaim": source})
     if pod.model_image is not None:
         volumes.append({"name": "weights", "image": {"reference": pod.model_image}})
+    for number, claim in enumerate(pod.adapter_claims):
+        source = {"claimName": claim, "readOnly": True}
+        volumes.append({"name": f"adapters-{number}", "persistentVolumeClaim": source})
     if pod.verifies:
         source = {"name": names.peers(pod.fleet.name)}
         volumes.append({"name": names.PEERS_VOLUME, "configMap": source})
@@ -199,6 +209,9 @@ def _mounts(pod: EnginePod) -> list[Object]:
         mounts.append({"name": "role", "mountPath": folder, "readOnly": True})
     if pod.claim is not None or pod.model_image is not None:
         mounts.append({"name": "weights", "mountPath": WEIGHTS, "readOnly": True})
+    for number, claim in enumerate(pod.adapter_claims):
+        path = f"{ADAPTERS}/{claim}"
+        mounts.append({"name": f"adapters-{number}", "mountPath": path, "readOnly": True})
     if pod.verifies:
         mounts.append(read_only_mount(names.PEERS_VOLUME))
     if pod.shows_token:

@@ -7,7 +7,11 @@ import pytest
 import yaml
 
 from argosy_operator.cli.kubectl.app import main
-from argosy_operator.cli.kubectl.import_deployment import parse_flags, parse_length
+from argosy_operator.cli.kubectl.import_deployment import (
+    parse_adapter,
+    parse_flags,
+    parse_length,
+)
 
 SHELL = """
 apiVersion: apps/v1
@@ -76,6 +80,31 @@ spec:
 """
 
 
+ADAPTERS = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: base}
+spec:
+  template:
+    spec:
+      volumes:
+      - {name: weights, persistentVolumeClaim: {claimName: models}}
+      - {name: lora, persistentVolumeClaim: {claimName: adapters}}
+      containers:
+      - name: vllm
+        image: vllm/vllm-openai:v0.32.0
+        args:
+        - --model=/data/base
+        - --enable-lora
+        - --max-lora-rank=64
+        - --lora-modules
+        - sql=/data/lora/sql
+        - '{"name": "chat", "path": "/lora/chat/v2", "base_model_name": "base"}'
+        - hub=org/adapter
+        volumeMounts: [{name: weights, mountPath: /data}, {name: lora, mountPath: /lora}]
+"""
+
+
 def imported(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Any, str]:
     """The spec that is printed, and the comments above it."""
     file = tmp_path / "deployment.yaml"
@@ -125,6 +154,33 @@ def test_a_claim_and_what_the_pod_needs_are_carried_over(
     assert "--api-key" in notes
     assert "secret" not in notes
     assert "--port" in notes
+
+
+def test_adapters_on_claims_are_carried_over_and_others_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, notes = imported(ADAPTERS, tmp_path, capsys)
+    assert spec["model"]["adapters"] == [
+        {"name": "sql", "uri": "pvc://models/lora/sql"},
+        {"name": "chat", "uri": "pvc://adapters/chat/v2"},
+    ]
+    assert spec["engine"]["args"] == ["--max-lora-rank=64"]
+    assert "template" not in spec["roles"]["colocated"]
+    assert "hub=org/adapter" in notes
+
+
+@pytest.mark.parametrize(
+    ("module", "read"),
+    [
+        ("a=/x=y", ("a", "/x=y")),
+        ('{"name": "a", "path": "/x"}', ("a", "/x")),
+        ('{"name": "a=b", "path": "/x", "base_model_name": "m"}', ("a=b", "/x")),
+        ("[1]", ("", "")),
+        ("a", ("", "")),
+    ],
+)
+def test_adapters_are_read_in_both_forms_of_vllm(module: str, read: tuple[str, str]) -> None:
+    assert parse_adapter(module) == read
 
 
 def test_the_module_of_the_server_is_read_as_vllm_serve(

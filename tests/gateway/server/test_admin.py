@@ -28,8 +28,8 @@ async def ask(gateway, path):
 async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_came():
     gateway = gateway_of(pod_name="gateway-7", queue="deadline", slo=Slo(1, 1))
     gateway.clock.now += 12.3456
-    gateway.metrics.count_accepted()
-    gateway.metrics.count_accepted()
+    gateway.metrics.count_accepted("m")
+    gateway.metrics.count_accepted("m")
     gateway.metrics.count_invalid()
     gateway.metrics.count_shed(role_mode="colocated", received_at=1000.0, now=1000.0)
     for tokens in (30, 12):

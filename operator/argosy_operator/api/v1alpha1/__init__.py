@@ -54,6 +54,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 _PREFILL, _DECODE, _COLOCATED = (
     f"self.roles.{role}" for role in ("prefill", "decode", "colocated")
 )
+_ADAPTERS = "self.spec.model.adapters"
 _TENSOR = "{}.parallelism.tensor % {}.parallelism.tensor == 0"
 _LEAST_GPUS = "{0}.replicas.min * {0}.resources.gpu"
 _TYPED = "(has({0}.gpuTypes) && size({0}.gpuTypes) > 0)"
@@ -422,7 +423,17 @@ class ServingDeployment(ApiModel):
         name = self.metadata.name
         return len(name) <= FLEET_NAME.max_length and FLEET_NAME.matches(name)
 
+    def adapters_have_other_names(self) -> bool:
+        return all(adapter.name != self.name for adapter in self.spec.model.adapters)
+
     rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".spec.model.adapters",
+            cel=f"!has({_ADAPTERS}) || {_ADAPTERS}.all(a, a.name != self.metadata.name)",
+            holds=adapters_have_other_names,
+            message="engines know the model by the fleet's name: choose another one in "
+            "model.adapters",
+        ),
         ValidationRule(
             field=".metadata.name",
             cel=cel_matches("self.metadata.name", FLEET_NAME.pattern),

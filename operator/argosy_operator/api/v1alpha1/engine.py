@@ -8,6 +8,7 @@ from pydantic import Field, StringConstraints
 
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import (
+    AdapterUri,
     Duration,
     EnvName,
     ImageName,
@@ -158,6 +159,27 @@ class Fetch(ApiModel):
     )
 
 
+class Adapter(ApiModel):
+    """One LoRA adapter of the model."""
+
+    list_key: ClassVar[str | None] = "name"
+
+    name: ServedName
+    """The name that clients write in the "model" field, beside those of model.servedNames."""
+    uri: AdapterUri
+    """Where it is: pvc://<claim>/<path> is a directory with adapter_config.json on a
+    PersistentVolumeClaim of this namespace, that of the model or another one, mounted read-only."""
+
+    @property
+    def claim(self) -> str:
+        return self.uri.removeprefix("pvc://").partition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """Below the claim's root."""
+        return self.uri.removeprefix("pvc://").partition("/")[2]
+
+
 class Model(ApiModel):
     """The weights to serve and the name that clients ask for."""
 
@@ -173,11 +195,26 @@ class Model(ApiModel):
     have clients use it, then remove the old one. Default: the name of the ServingDeployment."""
     fetch: Fetch | None = None
     """How a model of hf:// or s3:// is fetched."""
+    adapters: Annotated[tuple[Adapter, ...], Field(max_length=32)] = ()
+    """LoRA adapters that every engine pod serves beside the model (engine.type vllm). A change
+    makes a new revision. vLLM takes ranks up to 16 and one adapter in a step: for more, write
+    --max-lora-rank and --max-loras in engine.args."""
 
     def is_fetched_or_there(self) -> bool:
         return self.uri.startswith(("hf://", "s3://")) == (self.fetch is not None)
 
+    def names_differ(self) -> bool:
+        return not {adapter.name for adapter in self.adapters} & set(self.served_names)
+
     rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".adapters",
+            cel="!has(self.adapters) || !has(self.servedNames) || "
+            "self.adapters.all(a, !(a.name in self.servedNames))",
+            holds=names_differ,
+            message="one name cannot be the model's and an adapter's: choose another one in "
+            "model.adapters, or take it out of model.servedNames",
+        ),
         ValidationRule(
             field=".fetch",
             cel="(self.uri.startsWith('hf://') || self.uri.startsWith('s3://')) == has(self.fetch)",
@@ -254,6 +291,11 @@ class Engine(ApiModel):
             for flag in OWN_FLAGS[self.type]
         )
 
+    def args_have_no_adapters(self) -> bool:
+        return self.type != "vllm" or not any(
+            arg.startswith(("--lora-m", "--lora_m")) for arg in self.args
+        )
+
     def other_types_name_their_image(self) -> bool:
         return self.type == "argosy" or self.image is not None
 
@@ -269,6 +311,15 @@ class Engine(ApiModel):
             holds=args_repeat_no_rendered_flag,
             message="engine.args repeats a flag that Argosy writes itself (model, role, ports, "
             "lengths, time-outs): use the field of the spec instead",
+        ),
+        ValidationRule(
+            field=".args",
+            cel="self.type != 'vllm' || !has(self.args) || "
+            "!self.args.exists(a, a.startsWith('--lora-m') || a.startsWith('--lora_m'))",
+            holds=args_have_no_adapters,
+            message="the gateway does not know adapters of engine.args, and the model would answer "
+            "in their name: write --lora-modules as model.adapters, such as "
+            "[{name: sql, uri: pvc://adapters/sql}]",
         ),
         ValidationRule(
             field=".image",
@@ -296,6 +347,14 @@ def _ours(spec: Any) -> bool:
 _OURS = "self.engine.type == 'argosy'"
 
 TYPE_RULES = (
+    ValidationRule(
+        field=".model.adapters",
+        cel="self.engine.type == 'vllm' || !has(self.model.adapters) || "
+        "size(self.model.adapters) == 0",
+        holds=lambda spec: spec.engine.type == "vllm" or not spec.model.adapters,
+        message="model.adapters are served by vLLM alone: write engine.type vllm, or merge the "
+        "adapter into the weights and serve them as a fleet",
+    ),
     ValidationRule(
         field=".model.uri",
         cel=f"{_OURS} || !self.model.uri.startsWith('sim://')",

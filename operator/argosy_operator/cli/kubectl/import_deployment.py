@@ -4,6 +4,7 @@ The fleet is printed, never written: its first lines, as comments, say what coul
 over and what to decide.
 """
 
+import json
 import re
 import shlex
 import sys
@@ -60,6 +61,7 @@ _LEFT_OUT = {
     "--disable-log-stats": "the law reads vLLM's metrics",
     "--shutdown-timeout": "it follows from spec.drain.timeout",
 }
+_ADAPTERS = "--lora-modules"
 _DTYPES = ("auto", "float32", "bfloat16")
 _OF_POD = (
     *("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "runtimeClassName"),
@@ -193,6 +195,7 @@ def convert(deployment: Mapping[str, Any]) -> _Fleet:
         raise CommandError("its vLLM names no model: write it after `vllm serve` in the arguments")
     name = (deployment.get("metadata") or {}).get("name")
     _carry_model(fleet, model, flags, pod, container, str(name))
+    _carry_adapters(fleet, engine, flags, pod, container)
     _carry_env(fleet, engine, template, container)
     _carry_resources(role, container, template)
     _carry_pod(fleet, template, pod, container, containers)
@@ -275,7 +278,7 @@ def parse_flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
 def _is_full(flag: tuple[str, list[str]]) -> bool:
     """Whether the next word is not a value of this flag. Names and adapters are lists."""
     name, values = flag
-    return bool(values) and name not in ("--served-model-name", "--lora-modules")
+    return bool(values) and name not in ("--served-model-name", _ADAPTERS)
 
 
 def parse_length(text: str) -> int | None:
@@ -308,10 +311,8 @@ def _carry_flags(
             engine["dtype"] = value
         elif name == "--tensor-parallel-size" and value.isdigit():
             role["parallelism"] = {"tensor": int(value)}
-        elif name == "--revision":
+        elif name in ("--revision", _ADAPTERS):
             continue
-        elif name == "--lora-modules":
-            fleet.notes.append(f"{name} {' '.join(values)}: adapters are not served yet")
         elif name in _LEFT_OUT:
             fleet.notes.append(f"{name}: {_LEFT_OUT[name]}")
         elif name in _SIZES or name in ("--dtype", "--tensor-parallel-size"):
@@ -368,6 +369,46 @@ def _carry_model(
                 f"model.servedNames: clients of vLLM ask for {model!r}, which is no served name "
                 f"here; they write {name!r}"
             )
+
+
+def _carry_adapters(
+    fleet: _Fleet,
+    engine: dict[str, Any],
+    flags: Sequence[tuple[str, list[str]]],
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+) -> None:
+    """Write model.adapters: those that lie on a claim that is mounted."""
+    adapters = []
+    for module in (word for flag, values in flags if flag == _ADAPTERS for word in values):
+        name, folder = parse_adapter(module)
+        uri = claim_of(folder, pod, container) if name else None
+        if uri is not None:
+            adapters.append({"name": name, "uri": uri})
+        else:
+            fleet.notes.append(
+                f"{_ADAPTERS} {module}: it lies on no claim that the container mounts; put it on "
+                f"one and write model.adapters: [{{name: {name or 'NAME'}, uri: pvc://CLAIM/PATH}}]"
+            )
+    if adapters:
+        fleet.spec["model"]["adapters"] = adapters
+        args = [word for word in engine.get("args", []) if word != "--enable-lora"]
+        engine.pop("args", None)
+        engine |= {"args": args} if args else {}
+
+
+def parse_adapter(module: str) -> tuple[str, str]:
+    """Return name and folder of an adapter, which vLLM takes as name=path or as JSON; empty ones
+    if it is neither."""
+    if "=" in module and "," not in module:
+        name, _, folder = module.partition("=")
+        return name, folder
+    try:
+        read = json.loads(module)
+    except ValueError:
+        return "", ""
+    members = read if isinstance(read, dict) else {}
+    return str(members.get("name", "")), str(members.get("path", ""))
 
 
 def claim_of(folder: str, pod: Mapping[str, Any], container: Mapping[str, Any]) -> str | None:
@@ -479,16 +520,18 @@ def _carry_pod(
 def _volumes(
     fleet: _Fleet, pod: Mapping[str, Any], container: Mapping[str, Any]
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Return the volumes that the template keeps, each with its mount: all but the model's."""
+    """Return the volumes that the template keeps, each with its mount: all but those of the model
+    and its adapters."""
     volumes = {v.get("name"): v for v in pod.get("volumes") or []}
-    uri = str(fleet.spec["model"].get("uri", ""))
-    claim = uri.removeprefix("pvc://").partition("/")[0] if uri.startswith("pvc://") else None
+    model = fleet.spec["model"]
+    uris = [str(model.get("uri", "")), *(str(one["uri"]) for one in model.get("adapters", ()))]
+    claims = {u.removeprefix("pvc://").partition("/")[0] for u in uris if u.startswith("pvc://")}
     for mount in container.get("volumeMounts") or []:
         volume = volumes.get(mount.get("name"))
         if volume is None:
             continue
         of = (volume.get("persistentVolumeClaim") or {}).get("claimName")
-        if claim is not None and of == claim:
+        if of in claims:
             continue
         if str(mount.get("mountPath", "")).startswith("/models"):
             fleet.notes.append(

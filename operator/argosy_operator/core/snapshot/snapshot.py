@@ -318,10 +318,12 @@ def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
     templates, fetched = _templates(fleet), fleet.fetched_model
     commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
     engine = {} if spec.engine.type == "argosy" else {"engine": spec.engine.type}
+    adapters = [[adapter.name, adapter.uri] for adapter in spec.model.adapters]
     return (
         flips
         | commit
         | engine
+        | ({"adapters": adapters} if adapters else {})
         | ({"templates": templates} if templates else {})
         | split
         | typed

@@ -39,7 +39,10 @@ OWN_PORTS = (
     *(names.API_PORT, names.ADMIN_PORT, names.KV_PORT),
     *(names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT),
 )
-OWN_VOLUMES = ("role", "weights", names.PEERS_VOLUME, names.TOKEN_VOLUME, names.TLS_VOLUME)
+OWN_VOLUMES = (
+    *("role", "weights", names.PEERS_VOLUME, names.TOKEN_VOLUME, names.TLS_VOLUME),
+    *(f"adapters-{number}" for number in range(32)),
+)
 """Volumes whose content Argosy chooses. A template may change the others, tmp and shm."""
 OWN_PATHS = ("/models", "/etc/argosy", "/var/run/argosy")
 """Where these are mounted. Nothing else is mounted there or below."""
