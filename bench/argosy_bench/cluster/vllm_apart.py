@@ -25,7 +25,7 @@ FIGURES = (
     Figure("vllm_apart_kv_share", target=Target(">=", 0.95), digits=2),
     Figure("vllm_apart_kv_read_late", target=Target("==", 0), digits=0),
 )
-PROMPT, ANSWER = 300, 8
+PROMPT, ANSWER = 300, 4
 """Tokens. The KV of such a prompt is quicker to move than to compute."""
 _VARIABLES = {
     "OMP_NUM_THREADS": "1",
@@ -39,7 +39,7 @@ _COMMON: dict[str, Any] = {
         "image": "docker.io/vllm/vllm-openai:v0.32.0",
         "dtype": "float32",  # sums of another order give the same text
         "maxModelLen": 1024,
-        "maxNumSeqs": 4,
+        "maxNumSeqs": 8,
         "args": ["--enforce-eager"],
         "env": [{"name": name, "value": value} for name, value in _VARIABLES.items()],
     },

@@ -167,7 +167,7 @@ class Attempt:
         if exchange is None or exchange.waiting_since is None:
             return
         waited_s = now - exchange.waiting_since
-        if self._pulls and not self._heard and waited_s > self._led.first_token_s:
+        if self._pulls and not self._heard and self._turn_s(now) > self._led.first_token_s:
             self._first_token_is_late = True
             exchange.abort(f"no first token within {self._led.first_token_s:.3g} s")
             return
@@ -176,6 +176,13 @@ class Attempt:
         if waited_s > limit_s:
             self._timed_out = True
             exchange.abort(f"the engine was silent for {limit_s:g} s")
+
+    def _turn_s(self, now: float) -> float:
+        """How long the head could have begun to answer: it was asked, and so were none before."""
+        if self._head_asked_at is None:
+            return 0.0
+        uid, transfers = self._route.head.uid, self._gateway.transfers
+        return now - transfers.turn_of(uid, asked_at=self._head_asked_at)
 
     def pod_is_silent(self, now: float) -> bool:
         """Called by the sweeper: whether the answer has stalled and its pod gives no sign of life.
@@ -332,7 +339,10 @@ class Attempt:
         if prefill is None:
             return
         self._gateway.directory.pairs.count_success(prefill.uid, self._route.head.uid)
-        if first_token_at is not None and self._head_asked_at is not None:
+        if self._head_asked_at is None:
+            return
+        self._gateway.transfers.mark_served(self._route.head.uid, asked_at=self._head_asked_at)
+        if first_token_at is not None:
             self._gateway.transfers.observe(first_token_at - self._head_asked_at)
 
     def _choose_handover(self) -> Handover | None:

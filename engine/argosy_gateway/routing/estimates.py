@@ -255,10 +255,28 @@ class Transfers:
         self._clock = clock
         self._seconds: deque[tuple[float, float]] = deque(maxlen=_MOVES)
         """When, and how long."""
+        self._served: dict[str, deque[tuple[float, float]]] = {}
+        """Pod uid → when its newest requests that got their KV were asked, and answered."""
 
     def observe(self, seconds: float) -> None:
         """A decode pod had its first token so long after it was asked."""
         self._seconds.append((self._clock(), seconds))
+
+    def mark_served(self, uid: str, *, asked_at: float) -> None:
+        """The pod begins to answer, with the KV that it was told of at that time."""
+        if uid not in self._served and len(self._served) >= _MOST_PODS:
+            self._served.clear()
+        served = self._served.setdefault(uid, deque(maxlen=_MOVES))
+        served.append((asked_at, self._clock()))
+
+    def turn_of(self, uid: str, *, asked_at: float) -> float:
+        """Return since when a request may be the pod's next one.
+
+        vLLM serves those first that were asked first: while these begin, one that came later has
+        not hung, it waits.
+        """
+        ahead = (at for asked, at in self._served.get(uid, ()) if asked <= asked_at)
+        return max(ahead, default=asked_at)
 
     def least_tokens(self, tokens_per_s: float | None) -> float:
         """Return the tokens of a prompt from which on its KV is moved; 0 while little is known."""

@@ -154,6 +154,31 @@ async def test_a_pull_that_hangs_ends_when_no_first_token_has_come():
     assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
 
 
+async def test_a_pull_has_not_hung_while_requests_asked_before_it_begin():
+    first, second, third = (asyncio.Event() for _ in range(3))
+
+    async def one_after_the_other(call):
+        begin = (first, second, third)[len(decode.calls) - 1]
+        await begin.wait()
+        await answer(call)
+
+    prefill, decode = pair(decode=one_after_the_other)
+    async with front(prefill, decode) as f, httpx.AsyncClient() as client:
+        asking = []
+        for calls in (1, 2, 3):
+            asked = client.post(f.url + "/v1/chat/completions", json=STREAM)
+            asking.append(asyncio.create_task(asked))
+            await f.until(lambda calls=calls: len(decode.calls) == calls)
+        for begin in (first, second, third):
+            f.advance(nixl.LEASE_S / 4)
+            f.state.sweep()
+            begin.set()
+            answered = await asking.pop(0)
+            assert answered.status_code == 200
+        assert failures(f) == {}
+    assert len(decode.calls) == 3
+
+
 async def hang(call):
     await call.gone()
 
