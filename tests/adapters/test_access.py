@@ -7,7 +7,7 @@ import yaml
 from kubernetes.aio.client import Configuration
 
 from argosy_operator.adapters import access
-from argosy_operator.adapters.access import Access
+from argosy_operator.adapters.access import Access, AccessError
 from argosy_operator.adapters.cluster import ApiCluster
 from argosy_operator.adapters.lease import Term
 from tests.adapters.api_server import ApiServer
@@ -76,3 +76,12 @@ async def test_a_kubeconfigs_server_has_the_environments_proxy_as_for_kubectl(
     of = Access(kubeconfig(tmp_path, server))
     assert (await of.configuration()).proxy == proxy
     assert (await of.configuration()).proxy == proxy
+
+
+@pytest.mark.parametrize("text", ["a: [", "[1]", "text", "contexts: 1", "contexts: [1]", ""])
+async def test_a_file_that_is_no_kubeconfig_is_named(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text(text)
+    found = Access(str(file))
+    with pytest.raises(AccessError, match="no access to a cluster"):
+        found.namespace(), await found.configuration()

@@ -23,9 +23,14 @@ from kubernetes.aio.config import (
     load_kube_config,
 )
 from kubernetes.aio.config.config_exception import ConfigException
+from yaml import YAMLError
 
 REREAD_S = 60.0
 """A rotated token file or a short-lived exec token is picked up within this time."""
+
+
+_UNUSABLE = (ConfigException, OSError, YAMLError, AttributeError, KeyError, TypeError, ValueError)
+"""What the client raises for a kubeconfig that is none, or cannot be read."""
 
 
 class AccessError(Exception):
@@ -58,7 +63,7 @@ class Access:
         """
         try:
             contexts, current = list_kube_config_contexts(self.kubeconfig)
-        except (ConfigException, OSError):
+        except _UNUSABLE:
             return "default"  # connecting fails next, and says what is wrong with the file
         if self.context is not None:
             known = {context["name"]: context for context in contexts}
@@ -82,9 +87,10 @@ class Access:
                 client_configuration=configuration,
                 persist_config=False,
             )
-        except (ConfigException, OSError) as error:
+        except _UNUSABLE as error:
             looked = self.kubeconfig or "~/.kube/config (no KUBECONFIG, no ServiceAccount)"
-            raise AccessError(f"no access to a cluster from {looked}: {error}") from error
+            why = " ".join(str(error).split())
+            raise AccessError(f"no access to a cluster from {looked}: {why}") from error
         configuration.proxy = configuration.proxy or _proxy(configuration.host)
         return True
 

@@ -78,6 +78,43 @@ spec:
         image: own:1
         command: [python3, -m, vllm.entrypoints.openai.api_server, --model=Qwen/Qwen3-8B]
 """
+SCRIPT = r"""
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: scripted}
+spec:
+  replicas: 0
+  template:
+    metadata: {labels: {app: old}}
+    spec:
+      hostNetwork: true
+      containers:
+      - name: proxy
+        image: proxy:1
+        volumeMounts: [{name: certs, mountPath: /certs}, {name: fast, mountPath: /dev/shm}]
+      - name: engine-a
+        image: own:1
+        command: [/bin/bash, -l, -c]
+        args:
+        - |
+          set -eu   # as always
+          pip install -q plugin
+          export VLLM_USE_V1=1
+          VLLM_LOGGING_LEVEL=DEBUG exec vllm serve "$MODEL" --served-model-name $(NAMES) \
+            --tensor-parallel-size ${TP:-4} --seed ${SEED} \
+            --additional-config '{"a": "b c"}' --enforce-eager > /tmp/log 2>&1
+          echo ended
+        env:
+        - {name: MODEL, value: org/model-7b}
+        - {name: NAMES, value: small}
+        - {name: HUGGING_FACE_HUB_TOKEN, value: of-the-hub}
+        resources: {requests: {memory: 8Gi}, limits: {cpu: 8, memory: 32Gi}}
+        volumeMounts: [{name: fast, mountPath: /dev/shm}, {name: weights, mountPath: /adapters}]
+      volumes:
+      - {name: certs, secret: {secretName: certs}}
+      - {name: fast, emptyDir: {medium: Memory}}
+      - {name: weights, emptyDir: {}}
+"""
 
 
 ADAPTERS = """
@@ -127,7 +164,7 @@ def test_a_shell_line_becomes_a_fleet_that_fetches_from_the_hub(
     assert spec["engine"]["maxModelLen"] == 32768
     assert spec["engine"]["args"] == ["--trust-remote-code", "--enable-chunked-prefill"]
     role = spec["roles"]["colocated"]
-    assert role["resources"] == {"gpu": 1, "cpu": "2", "memory": "6G"}
+    assert role["resources"] == {"gpu": 1, "cpu": "2", "memory": "20G"}
     assert role["replicas"] == {"min": 1, "max": 2}
     assert [v["name"] for v in role["template"]["spec"]["volumes"]] == ["shm"]
     for said in ("model.fetch.size", "slo", "probes", "volume cache"):
@@ -191,6 +228,38 @@ def test_the_module_of_the_server_is_read_as_vllm_serve(
     assert spec["roles"]["colocated"]["resources"]["gpu"] == 0
 
 
+def test_a_script_is_read_with_its_variables_and_what_else_it_runs_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, notes = imported(SCRIPT, tmp_path, capsys)
+    assert spec["model"]["uri"] == "hf://org/model-7b"
+    assert spec["model"]["servedNames"] == ["small"]
+    token = spec["model"]["fetch"]["template"]["spec"]["containers"][0]["env"]
+    assert token == [{"name": "HF_TOKEN", "value": "of-the-hub"}]
+    assert spec["engine"]["args"] == ['--additional-config={"a": "b c"}', "--enforce-eager"]
+    env = {v["name"]: v["value"] for v in spec["engine"]["env"]}
+    assert env["VLLM_USE_V1"] == "1"
+    assert env["VLLM_LOGGING_LEVEL"] == "DEBUG"
+    assert spec["roles"]["colocated"]["parallelism"] == {"tensor": 4}
+    for said in ("pip install -q plugin", "--seed ${SEED}", "hostNetwork", "labels", "has 0"):
+        assert said in notes
+
+
+def test_memory_is_the_limit_and_each_container_finds_its_volumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec, notes = imported(SCRIPT, tmp_path, capsys)
+    role = spec["roles"]["colocated"]
+    assert role["resources"] == {"gpu": 0, "cpu": "8", "memory": "32Gi"}
+    assert "requests 8Gi" in notes
+    pod = role["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {"limits": {"cpu": "8"}}
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in pod["containers"]:
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    assert "weights" not in volumes, "which is the model's"
+
+
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
@@ -198,6 +267,9 @@ def test_the_module_of_the_server_is_read_as_vllm_serve(
         (MODULE.replace("vllm.entrypoints", "x"), "qwen", "runs `vllm serve`"),
         (MODULE.replace(", --model=Qwen/Qwen3-8B", ""), "qwen", "names no model"),
         ("a: [", "qwen", "no YAML"),
+        (MODULE.replace("command: [", "args: '").replace("]", "'"), "qwen", "args is no list"),
+        ("kind: Deployment\nmetadata: {name: qwen}\nspec: [1]", "qwen", "none that Kubernetes"),
+        ("kind: Deployment\nmetadata: [qwen]", "qwen", "there is no Deployment qwen"),
     ],
 )
 def test_what_cannot_be_imported_is_a_sentence(

@@ -24,6 +24,7 @@ from argosy_operator.cli.kubectl.command import (
     as_yaml,
 )
 from argosy_operator.cli.kubectl.lint import documents, findings
+from argosy_operator.core.snapshot.template import OWN_VOLUMES
 
 _SERVER = "vllm.entrypoints.openai.api_server"
 _HUB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -53,7 +54,7 @@ _LEFT_OUT = {
     "--host": "engines listen on all addresses of their pod",
     "--port": "engines listen on 8000, and clients reach the fleet's Service on port 80",
     "--api-key": "the pod's uid is the engine's key; put who may call in front of the gateway",
-    "--kv-transfer-config": "Argosy writes it for prefill and decode roles",
+    "--kv-transfer-config": "Argosy writes it for prefill and decode roles, and takes no other",
     "--uds": "the gateway reaches engines over TCP",
     "--root-path": "clients' paths are those of the gateway",
     "--ssl-keyfile": "the gateway ends TLS for clients",
@@ -69,9 +70,28 @@ _OF_POD = (
     *("topologySpreadConstraints", "resourceClaims", "hostIPC", "dnsPolicy", "dnsConfig"),
 )
 """Fields of the pod that the role's template takes as they are."""
-_OF_CONTAINER = ("envFrom", "securityContext")
+_OF_CONTAINER = ("envFrom", "securityContext", "imagePullPolicy", "workingDir")
+_READ_OF_POD = (
+    *(*_OF_POD, "containers", "initContainers", "volumes", "restartPolicy", "serviceAccount"),
+    "terminationGracePeriodSeconds",
+)
 _SHM = "/dev/shm"  # noqa: S108 # a mount of the pod
+_SHELLS = ("sh", "bash", "ash", "dash")
+_SHELL_LINE = re.compile(r"-[a-z]*c")
+_OF_KUBELET = re.compile(r"\$\(([A-Za-z_]\w*)\)")
+_OF_SHELL = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|([A-Za-z_]\w*))")
+_SET = re.compile(r"(?:^|[\s;&])([A-Za-z_]\w*)=(\"[^\"]*\"|'[^']*'|[^\s;&|]*)")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_COMMENT = re.compile(r"(^|\s)#[^\n]*", re.MULTILINE)
+_REDIRECTION = re.compile(r"(?<!\S)(?:\d*>>?|\d*<|&>)(?:&\d|\s*[^\s;&|]+)")
+_OWN_ENV = ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE")
+_HUB_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+_OF_HANDOVERS = ("VLLM_NIXL_SIDE_CHANNEL_HOST", "VLLM_NIXL_SIDE_CHANNEL_PORT")
 _PROBES = ("startupProbe", "readinessProbe", "livenessProbe", "lifecycle")
+_READ_OF_CONTAINER = (
+    *(*_OF_CONTAINER, *_PROBES, "name", "image", "command", "args", "env", "ports", "resources"),
+    *("volumeMounts", "terminationMessagePath", "terminationMessagePolicy"),
+)
 
 
 @dataclass(slots=True)
@@ -106,7 +126,13 @@ def import_(
     ):
         raise CommandError(f"{deployment} is no Deployment: write deployment/NAME", Exit.USAGE)
     found = _read(file, name) if file is not None else _ask(name, namespace, context, kubeconfig)
-    fleet = convert(found)
+    try:
+        fleet = convert(found)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CommandError(
+            f"Deployment {name} is none that Kubernetes takes ({error}): kubectl apply "
+            "--dry-run=server names the field"
+        ) from error
     text = as_manifest(fleet.notes, manifest(found, fleet.spec))
     print(text)
     errors = [one for d in documents(text, "-") for one in findings(d) if one.level == "error"]
@@ -130,12 +156,16 @@ def _read(file: str, name: str) -> dict[str, Any]:
         if one.problem is not None:
             raise CommandError(f"{file}:{one.line}: {one.problem}")
     objects = [d.value for d in read if isinstance(d.value, dict)]
-    deployments = [o for o in objects if o.get("kind") == "Deployment"]
-    for deployment in deployments:
-        if (deployment.get("metadata") or {}).get("name") == name:
-            return deployment
-    there = ", ".join(str((d.get("metadata") or {}).get("name")) for d in deployments) or "none"
+    deployments = {_name_of(o): o for o in objects if o.get("kind") == "Deployment"}
+    if name in deployments:
+        return deployments[name]
+    there = ", ".join(map(str, deployments)) or "none"
     raise CommandError(f"there is no Deployment {name} in {file}: it has {there}")
+
+
+def _name_of(deployment: Mapping[str, Any]) -> object:
+    meta = deployment.get("metadata")
+    return meta.get("name") if isinstance(meta, dict) else None
 
 
 def _ask(
@@ -178,28 +208,33 @@ def convert(deployment: Mapping[str, Any]) -> _Fleet:
     fleet = _Fleet()
     pod = ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
     containers = [c for c in pod.get("containers") or [] if isinstance(c, dict)]
-    served = [(c, words) for c in containers if (words := server_words(c)) is not None]
+    served = [(c, program) for c in containers if (program := program_of(c)) is not None]
     if not served:
         name = (deployment.get("metadata") or {}).get("name")
         raise CommandError(
             f"no container of Deployment {name} runs `vllm serve` or python -m {_SERVER}, in its "
             "command, its arguments or as the entrypoint of a vllm-openai image"
         )
-    container, words = served[0]
+    container, program = served[0]
     role: dict[str, Any] = {}
     template: dict[str, Any] = {}
     engine: dict[str, Any] = {"type": "vllm", "image": container.get("image") or ""}
-    flags = parse_flags(words)
+    flags = parse_flags(program.words)
     model = _carry_flags(fleet, engine, role, flags)
     if model is None:
         raise CommandError("its vLLM names no model: write it after `vllm serve` in the arguments")
     name = (deployment.get("metadata") or {}).get("name")
     _carry_model(fleet, model, flags, pod, container, str(name))
     _carry_adapters(fleet, engine, flags, pod, container)
-    _carry_env(fleet, engine, template, container)
-    _carry_resources(role, container, template)
+    _carry_env(fleet, engine, template, container, program.env)
+    _carry_resources(fleet, role, container, template)
     _carry_pod(fleet, template, pod, container, containers)
-    replicas = (deployment.get("spec") or {}).get("replicas", 1) or 1
+    _note_rest(fleet, deployment, pod, container, [c for c, _ in served[1:]])
+    fleet.notes.extend(
+        f"`{other}`: not run; what it does belongs into the image" for other in program.others
+    )
+    replicas = (deployment.get("spec") or {}).get("replicas")
+    replicas = 1 if replicas is None else int(replicas)
     role["replicas"] = {"min": 1, "max": max(replicas, 1)}
     fleet.notes.append(
         f"roles.colocated.replicas: the Deployment has {replicas}; the law chooses between min and "
@@ -216,43 +251,83 @@ def convert(deployment: Mapping[str, Any]) -> _Fleet:
     return fleet
 
 
-def server_words(container: Mapping[str, Any]) -> list[str] | None:
-    """Return the arguments of vLLM's server in the container; None if it runs another program.
+@dataclass(slots=True)
+class _Program:
+    """How a container starts vLLM's server."""
 
-    A shell's `-c` line is split into words, and only the part that starts vLLM is read.
+    words: list[str]
+    """Arguments of the server."""
+    env: dict[str, str] = field(default_factory=dict)
+    """Variables that a shell sets before."""
+    others: list[str] = field(default_factory=list)
+    """What else the shell runs."""
+
+
+def program_of(container: Mapping[str, Any]) -> _Program | None:
+    """Return how the container starts vLLM's server; None if it runs another program.
+
+    A shell's `-c` line is split into commands, and only the one that starts vLLM is read. Variables
+    with a plain value are put in where the kubelet or the shell would.
     """
-    words = [str(w) for w in [*(container.get("command") or []), *(container.get("args") or [])]]
-    if len(words) > 2 and words[0].rpartition("/")[2] in ("sh", "bash") and "c" in words[1]:
-        words = _shell_words(" ".join(words[2:]))
+    values = {v["name"]: str(v["value"]) for v in container.get("env") or [] if "value" in v}
+    words: list[str] = []
+    for part in ("command", "args"):
+        given = container.get(part) or []
+        if not isinstance(given, list):
+            raise TypeError(f"{part} is no list")
+        words += (_OF_KUBELET.sub(lambda m: values.get(m[1], m[0]), str(word)) for word in given)
+    line = next((at for at, word in enumerate(words[1:4], 2) if _SHELL_LINE.fullmatch(word)), None)
+    if line is not None and words[0].rpartition("/")[2] in _SHELLS and line < len(words):
+        program = _read_shell(" ".join(words[line:]), values)
+    else:
+        program = _Program(words)
+    words = program.words
     for at, word in enumerate(words):
-        if word == "serve" and at > 0 and words[at - 1].rpartition("/")[2] == "vllm":
-            return words[at + 1 :]
-        if word == _SERVER:
-            return words[at + 1 :]
-    image = str(container.get("image") or "")
-    if not container.get("command") and "vllm" in image.rpartition("/")[2].partition(":")[0]:
-        return words
+        serves = word == "serve" and at > 0 and words[at - 1].rpartition("/")[2] == "vllm"
+        if serves or word == _SERVER:
+            program.words = words[at + 1 :]
+            return program
+    image = str(container.get("image") or "").rpartition("/")[2]
+    if not container.get("command") and "vllm" in image.partition(":")[0]:
+        return program
     return None
 
 
-def _shell_words(line: str) -> list[str]:
-    """Return the words of a shell's line up to the end of the command that starts vLLM."""
-    lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
+def _read_shell(line: str, values: Mapping[str, str]) -> _Program:
+    """Return the command of a shell's line that starts vLLM, and what is around it."""
+    line = _COMMENT.sub(r"\1", line.replace("\\\n", " "))
+    given = dict(values)
+    for name, value in _SET.findall(line):
+        given.setdefault(name, value.strip("\"'"))
+    line = _REDIRECTION.sub(" ", _OF_SHELL.sub(lambda m: _value_of(m, given), line))
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|\n")
+    lexer.whitespace, lexer.commenters, lexer.whitespace_split = " \t\r", "", True
+    commands: list[list[str]] = [[]]
     try:
-        words = list(lexer)
+        for word in lexer:
+            if set(word) <= set(";&|\n"):
+                commands.append([])
+            else:
+                commands[-1].append(word)
     except ValueError as error:
         raise CommandError(f"the shell line of vLLM cannot be read: {error}") from error
-    commands: list[list[str]] = [[]]
-    for word in words:
-        if set(word) <= set(";&|"):
-            commands.append([])
-        else:
-            commands[-1].append(word)
+    program = _Program([])
     for command in commands:
-        if any(word == _SERVER or word.rpartition("/")[2] == "vllm" for word in command):
-            return command
-    return words
+        words = command[command[:1] == ["export"] :]
+        while words and (assigned := _ASSIGNED.fullmatch(words[0])):
+            program.env[assigned[1]] = assigned[2]
+            words = words[1:]
+        if any(word == _SERVER or word.rpartition("/")[2] == "vllm" for word in words):
+            program.words = words
+        elif words and words[0] not in ("set", "echo"):
+            program.others.append(" ".join(words))
+    return program
+
+
+def _value_of(found: re.Match[str], values: Mapping[str, str]) -> str:
+    """Return the value of `$NAME` or `${NAME:-default}`; as it is written if it is not known."""
+    value = values.get(found[1] or found[3])
+    return value if value is not None else found[2] if found[2] is not None else found[0]
 
 
 def parse_flags(words: Sequence[str]) -> list[tuple[str, list[str]]]:
@@ -297,12 +372,16 @@ def _carry_flags(
 ) -> str | None:
     """Write the flags into the fields that have them, and the rest into engine.args. Returns the
     model."""
-    model: str | None = None
+    model = next((values[0] for name, values in flags if name == "--model" and values), None)
     args: list[str] = []
     for name, values in flags:
         value = values[0] if values else ""
-        if name in ("", "--model"):
-            model = model or value
+        if name == "--model":
+            continue
+        if not name and model is None:
+            model = value
+        elif not name:
+            fleet.notes.append(f"{value}: not carried over; it belongs to no flag that is known")
         elif name == "--served-model-name":
             fleet.spec.setdefault("model", {})["servedNames"] = values
         elif name in _SIZES and (length := parse_length(value)) is not None:
@@ -434,13 +513,21 @@ def _carry_env(
     engine: dict[str, Any],
     template: dict[str, Any],
     container: Mapping[str, Any],
+    more: Mapping[str, str],
 ) -> None:
-    """Write variables with a plain value into engine.env, the others into the template."""
-    plain, others = [], []
-    for variable in container.get("env") or []:
-        if variable.get("name") in ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE"):
+    """Write variables with a plain value into engine.env, the others into the template. `more` are
+    set by the shell that starts vLLM."""
+    fetch = fleet.spec["model"].get("fetch")
+    plain, others, hub = [], [], []
+    own = [v for v in container.get("env") or [] if v["name"] not in more]
+    for variable in [*own, *({"name": name, "value": value} for name, value in more.items())]:
+        if variable["name"] in _OWN_ENV:
             continue
-        if variable.get("name") == "VLLM_API_KEY":
+        if variable["name"] in _OF_HANDOVERS:
+            fleet.notes.append(f"env {variable['name']}: Argosy writes it in mode disaggregated")
+        elif variable["name"] in _HUB_TOKENS and fetch is not None:
+            hub.append({**variable, "name": "HF_TOKEN"})
+        elif variable["name"] == "VLLM_API_KEY":
             fleet.notes.append(f"env VLLM_API_KEY: {_LEFT_OUT['--api-key']}")
         elif "valueFrom" in variable:
             others.append(dict(variable))
@@ -448,14 +535,15 @@ def _carry_env(
             plain.append({"name": variable["name"], "value": str(variable.get("value", ""))})
     if plain:
         engine["env"] = plain
-    hub = [v for v in others if v["name"] in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")]
-    fetch = fleet.spec["model"].get("fetch")
     if hub and fetch is not None:
-        token = [{**v, "name": "HF_TOKEN"} for v in hub[:1]]
-        fetch["template"] = {"spec": {"containers": [{"name": "fetch", "env": token}]}}
-    rest = [v for v in others if v not in hub]
-    if rest:
-        _engine_of(template)["env"] = rest
+        fetch["template"] = {"spec": {"containers": [{"name": "fetch", "env": hub[:1]}]}}
+    if others:
+        _engine_of(template)["env"] = others
+    if container.get("envFrom") and fetch is not None:
+        fleet.notes.append(
+            "envFrom: engines have it; the Job that fetches the model gets a token of the hub by "
+            "model.fetch.template"
+        )
 
 
 def _engine_of(template: dict[str, Any]) -> dict[str, Any]:
@@ -465,7 +553,7 @@ def _engine_of(template: dict[str, Any]) -> dict[str, Any]:
 
 
 def _carry_resources(
-    role: dict[str, Any], container: Mapping[str, Any], template: dict[str, Any]
+    fleet: _Fleet, role: dict[str, Any], container: Mapping[str, Any], template: dict[str, Any]
 ) -> None:
     """Write GPUs, CPU and memory into the role's resources, other resources into the template."""
     given = container.get("resources") or {}
@@ -477,14 +565,22 @@ def _carry_resources(
             resources["gpu"] = int(extended.pop(key))
             if key != "nvidia.com/gpu":
                 resources["gpuResource"] = key
-    for key in ("cpu", "memory"):
-        if key in requests or key in limits:
-            resources[key] = str(requests.get(key, limits.get(key)))
+    # What resources.memory says is the limit, too: less than the old one would end the engine.
+    for key, first, second in (("cpu", requests, limits), ("memory", limits, requests)):
+        if key in extended:
+            resources[key] = str(first.get(key, second.get(key)))
         extended.pop(key, None)
+    if "memory" in requests and requests["memory"] != limits.get("memory"):
+        fleet.notes.append(
+            f"resources.memory: request and limit are one value here; the Deployment requests "
+            f"{requests['memory']}" + ("" if "memory" in limits else " and has no limit")
+        )
     role["resources"] = resources
-    if extended:
-        amounts = {key: str(value) for key, value in extended.items()}
-        _engine_of(template)["resources"] = {"requests": amounts, "limits": amounts}
+    limited = {"cpu": str(limits["cpu"])} if "cpu" in limits else {}
+    amounts = {key: str(value) for key, value in extended.items()}
+    parts = {"requests": amounts, "limits": limited | amounts}
+    if any(parts.values()):
+        _engine_of(template)["resources"] = {name: part for name, part in parts.items() if part}
 
 
 def _carry_pod(
@@ -502,19 +598,53 @@ def _carry_pod(
         if container.get(key):
             _engine_of(template)[key] = container[key]
     kept = list(_volumes(fleet, pod, container))
+    volumes = {volume["name"]: volume for volume, _ in kept}
     if kept:
-        template["volumes"] = [volume for volume, _ in kept]
         _engine_of(template)["volumeMounts"] = [mount for _, mount in kept]
     others = [c for c in containers if c is not container]
     if others:
         template["containers"] = [_engine_of(template), *others]
+    mounted = {mount["name"] for other in others for mount in other.get("volumeMounts") or []}
+    for volume in pod.get("volumes") or []:
+        if volume["name"] in mounted:
+            volumes.setdefault(volume["name"], volume)
+    if volumes:
+        template["volumes"] = list(volumes.values())
     if pod.get("initContainers"):
         names = ", ".join(str(c.get("name")) for c in pod["initContainers"])
         fleet.notes.append(
-            f"initContainers {names}: not carried over; what fetches the model is model.fetch"
+            f"initContainers {names}: not carried over; model.uri says where the model comes from, "
+            "and the gateway leads handovers; write others into roles.colocated.template"
         )
     if any(container.get(key) for key in _PROBES):
         fleet.notes.append("probes and lifecycle: Argosy writes its own")
+
+
+def _note_rest(
+    fleet: _Fleet,
+    deployment: Mapping[str, Any],
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    servers: Sequence[Mapping[str, Any]],
+) -> None:
+    """Name what is in no field of the fleet. `servers` are further containers that run vLLM."""
+    for name in (c.get("name") for c in servers):
+        fleet.notes.append(
+            f"container {name} runs vLLM, too: it is carried over as it is, and gets no requests"
+        )
+    given = [key for key in pod if pod[key] and key not in _READ_OF_POD]
+    given += [key for key in container if container[key] and key not in _READ_OF_CONTAINER]
+    fleet.notes.extend(
+        f"{key}: not carried over; roles.colocated.template takes it" for key in given
+    )
+    if pod.get("terminationGracePeriodSeconds") not in (None, 30):
+        fleet.notes.append("terminationGracePeriodSeconds: it follows from spec.drain.timeout")
+    meta = deployment["spec"]["template"].get("metadata") or {}
+    if meta.get("labels") or meta.get("annotations"):
+        fleet.notes.append(
+            "labels and annotations of its pods: not carried over, because its Services would send "
+            "requests past the gateway"
+        )
 
 
 def _volumes(
@@ -533,7 +663,7 @@ def _volumes(
         of = (volume.get("persistentVolumeClaim") or {}).get("claimName")
         if of in claims:
             continue
-        if str(mount.get("mountPath", "")).startswith("/models"):
+        if f"{mount.get('mountPath', '')}/".startswith("/models/"):
             fleet.notes.append(
                 f"volume {mount.get('name')}: /models is Argosy's; mount it elsewhere"
             )
@@ -544,4 +674,5 @@ def _volumes(
             )
             continue
         name = "shm" if mount.get("mountPath") == _SHM else volume["name"]
+        name = f"own-{name}" if name in OWN_VOLUMES else name
         yield {**volume, "name": name}, {**mount, "name": name}
