@@ -107,7 +107,7 @@ def _sizes_for_load(
     windows, work = inputs.windows, lengths.work(state.lengths, inputs.metrics)
     if idle(state, windows, inputs.now):
         return {}
-    limits, loads = _limits(state, inputs), dict[RoleName, sizing.Load]()
+    limits, loads = limits_of(state, inputs), dict[RoleName, sizing.Load]()
     models = dict[RoleName, Model]()
     # A prompt that waits is work for every role: the queue may be one for room in decode.
     queued = max(role.gauges.outstanding_prompt_tokens or 0.0 for role in state.roles)
@@ -157,14 +157,19 @@ def _hold_first_tokens(
     return models | {"decode": replace(decode, held=held)}
 
 
-def _limits(state: ScalingState, inputs: Inputs) -> Limits:
-    """The SLO's limits, and what a request spends outside prefill and decode steps."""
-    goals, slo = inputs.goals, inputs.slo
+def limits_of(state: ScalingState, inputs: Inputs) -> Limits:
+    """The SLO's limits, and what a request spends outside prefill and decode steps.
+
+    The KV transfer delays the second token, and an answer pays it once. Where decode draws the
+    first token, it delays that one, and so does a step, of the time that TPOT allows. With 0.1 s
+    for a transfer and 0.05 s for TPOT, 0.85 s of a TTFT of 1 s are left for the prompt.
+    """
+    goals, slo, transfer_s = inputs.goals, inputs.slo, state.lengths.transfer_s or 0.0
+    first_s = transfer_s + slo.tpot_s if goals.serving.pulls_first else 0.0
     return Limits(
-        ttft_s=slo.ttft_s - goals.control_round_trip_s,
+        ttft_s=slo.ttft_s - goals.control_round_trip_s - first_s,
         tpot_s=slo.tpot_s,
-        # The KV transfer delays the second token: an answer pays it once.
-        pause_s=state.lengths.transfer_s or 0.0,
+        pause_s=0.0 if goals.serving.pulls_first else transfer_s,
         goal=slo.attainment,
         order=goals.serving.order,
     )

@@ -162,6 +162,10 @@ class Serving:
     """`engine.maxNumSeqs`: most sequences in one step."""
     holds_first_token: bool = False
     """Whether `slo.firstToken` is WithinTarget."""
+    pulls_first: bool = False
+    """Whether decode pods draw the first token themselves, once they have the prompt's KV, as those
+    of vLLM and SGLang do: TTFT then has the transfer and a decode step. Ours pass on the token of
+    the prefill pod, and the transfer delays the second one."""
     auto_steps: bool = False
     """Whether the engine chooses the tokens of its steps, up to `step_tokens`. Then the law takes
     the saturation length of its own estimate (`estimate.capacity.auto_step_tokens`)."""

@@ -130,7 +130,8 @@ class FleetMetrics:
     answers: Buckets = ()
     """The same by the length of their answers."""
     kv_transfer_s: Signal = NOT_ASKED
-    """Mean time of one KV transfer as decode sees it; charged to TPOT."""
+    """Mean time of one KV transfer as decode sees it; charged to TPOT, or to TTFT where decode
+    draws the first token."""
     attainment: Signal = NOT_ASKED
     """Share of requests within both limits of the SLO, over the attainment window."""
     ttft_attainment: Signal = NOT_ASKED

@@ -12,11 +12,12 @@ from functools import cache
 from itertools import product
 from math import inf, prod
 
+from argosy_law.decide import limits_of
 from argosy_law.estimate import capacity
 from argosy_law.goals import Goals, Inputs, Profile
 from argosy_law.observe import RoleName
 from argosy_law.signals import lengths
-from argosy_law.size.pools import BELOW_REACHABLE, Limits, Model, model_of
+from argosy_law.size.pools import BELOW_REACHABLE, Model, model_of
 from argosy_law.size.sizing import Demanded, fewest, reach_of
 from argosy_law.state import ScalingState
 
@@ -85,13 +86,7 @@ def costs(state: ScalingState, inputs: Inputs, offers: Offers, rate: float) -> d
     if rate <= 0 or not state.lengths.measured:
         return {}
     work, slo, goals = lengths.work(state.lengths, inputs.metrics), inputs.slo, inputs.goals
-    limits = Limits(
-        ttft_s=slo.ttft_s - goals.control_round_trip_s,
-        tpot_s=slo.tpot_s,
-        goal=slo.attainment,
-        pause_s=state.lengths.transfer_s or 0.0,
-        order=goals.serving.order,
-    )
+    limits = limits_of(state, inputs)
     pools: list[list[tuple[Offer, Model]]] = []
     for role, offered in offers.items():
         of_role = list[tuple[Offer, Model]]()

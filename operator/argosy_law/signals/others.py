@@ -50,6 +50,13 @@ SGLANG_SERIES: Mapping[str, str] = MappingProxyType(
 )
 """SGLang's, from its documentation. It counts no steps: they are sequences by running requests."""
 ENGINES = (VLLM_SERIES, SGLANG_SERIES)
+TRANSFERS: Mapping[str, float] = MappingProxyType(
+    {"vllm:nixl_xfer_time_seconds": 1.0, "sglang:kv_transfer_latency_ms": 1e-3}
+)
+"""Histograms of the time of a KV transfer, and the seconds of their unit. vLLM's decode pods and
+SGLang's prefill pods have them."""
+LONG_NAMES = tuple(f"{name}_{part}" for name in TRANSFERS for part in ("sum", "count"))
+"""What is averaged over the gateways' long span, as our own engine's transfers are."""
 NAMES = tuple(
     dict.fromkeys(
         name
@@ -58,7 +65,7 @@ NAMES = tuple(
         if name not in (samples.RUNNING, samples.ENGINE_PROMPTS, samples.ENGINE_CACHED)
     )
 )
-"""What is fetched besides the series of our own engine."""
+"""What else is fetched besides the series of our own engine."""
 
 _COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -97,13 +104,23 @@ def translated(series: Iterable[Series]) -> tuple[Series, ...]:
     for one in listed:
         if one.labels.get("role") in samples.ROLES and one.samples:
             by_pod.setdefault(one.labels.get("pod", ""), []).append(one)
-    made = list[Series]()
+    made = [found for one in listed for found in _transfers(one)]
     for pod in by_pod.values():
         if any(one.name in samples.STEP_COUNTERS for one in pod):
             continue  # ours has vLLM's names, too
         for names in ENGINES:
             made += _of_pod(pod, names)
     return (*listed, *made)
+
+
+def _transfers(one: Series) -> Iterable[Series]:
+    """Times of KV transfers as our decode engines report them."""
+    name, _, part = one.name.rpartition("_")
+    if (unit := TRANSFERS.get(name)) is not None and part in ("sum", "count"):
+        scale = unit if part == "sum" else 1.0
+        received = {**one.labels, "side": "receive"}
+        values = tuple((at, scale * value) for at, value in one.samples)
+        yield Series(f"{samples.TRANSFERS}_{part}", received, values)
 
 
 def _of_pod(pod: list[Series], names: Mapping[str, str]) -> Iterable[Series]:

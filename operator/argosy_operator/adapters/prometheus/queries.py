@@ -97,7 +97,7 @@ def targets(fleets: Iterable[FleetKey]) -> str:
 
 
 def gateway_samples(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS[0]) -> str:
-    names = (*GATEWAY_SERIES, *ENGINE_LONG_SERIES)
+    names = (*GATEWAY_SERIES, *ENGINE_LONG_SERIES, *others.LONG_NAMES)
     return f"{selector(names, fleets, naming)}[{duration(spans.long_s)}]"
 
 

@@ -138,6 +138,7 @@ def _serving(spec: ServingDeploymentSpec) -> Serving:
         auto_steps=tokens == "auto",
         sequences=spec.engine.max_num_seqs or SEQUENCES,
         holds_first_token=spec.slo is not None and spec.slo.holds_first_token,
+        pulls_first=spec.mode == "disaggregated" and spec.engine.type != "argosy",
     )
 
 
