@@ -143,6 +143,8 @@ class Config:
     `settings_name` were read."""
     adapters: tuple[str, ...] = ()
     """Names of LoRA adapters, which engines are asked for as they stand."""
+    pass_other_paths: bool = False
+    """Paths below /v1 that this gateway does not know go to colocated pods of other engines."""
     settings_name: str = ""
     """The ConfigMap of the namespace that has the settings; "": the command line has them all."""
     strategy: str = "leastLoad"

@@ -128,6 +128,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="the name of a LoRA adapter of the engines; give it again for each further one",
     )
+    parser.add_argument(
+        "--pass-other-paths",
+        action="store_true",
+        help="paths below /v1 that the gateway does not know go to colocated pods of other engines",
+    )
     parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
     parser.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
     parser.add_argument("--slo-tpot-ms", type=_positive)
@@ -249,6 +254,7 @@ def read_settings(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "served_names": tuple(dict.fromkeys(args.served_name)),
         "adapters": tuple(dict.fromkeys(args.adapter)),
+        "pass_other_paths": args.pass_other_paths,
         "strategy": args.strategy,
         "slo": slo,
         "slo_classes": tuple(args.slo_class),

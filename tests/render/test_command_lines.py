@@ -127,6 +127,15 @@ def test_the_gateway_is_told_the_names_of_adapters():
     assert parse_gateway(settings(one)).adapters == ("sql",)
 
 
+@pytest.mark.parametrize(
+    ("type_", "mode", "passes"),
+    [("vllm", "colocated", True), ("vllm", "disaggregated", False), ("argosy", "colocated", False)],
+)
+def test_gateways_of_colocated_pods_of_other_engines_pass_other_paths_on(type_, mode, passes):
+    one = fleet(mode=mode, engine={"type": type_, "image": "engine:1"})
+    assert parse_gateway(settings(one)).pass_other_paths is passes
+
+
 @pytest.mark.parametrize("spec", [{"slo": SLO, "routing": {"queue": "none"}}, {"slo": None}])
 def test_a_gateway_without_a_queue_or_without_an_slo_gets_no_flag_about_one(spec):
     rendered = settings(fleet(engine={"maxNumSeqs": 64}, **spec))

@@ -190,6 +190,12 @@ MISSES = Series(
     help="Requests that missed the SLO, by what took most of their time (docs/misses.md)",
     labels={"reason": tuple(Miss)},
 )
+OTHERS = Series(
+    name="argosy_gateway_other_requests_total",
+    type="counter",
+    help="Requests for other paths below /v1 that ended, by how; no other series counts them",
+    labels={"result": ("ok", "failed", "client_gone")},
+)
 TTFT = Series(
     name="argosy_gateway_ttft_seconds",
     type="histogram",
@@ -278,6 +284,7 @@ SERIES = (
     VERDICTS,
     VERDICTS_AT_ONCE,
     MISSES,
+    OTHERS,
     TTFT,
     TPOT,
     PROMPT_TOKENS,
@@ -328,6 +335,7 @@ class Metrics:
         self._verdicts_at_once = self._counter(self._of_classes(VERDICTS_AT_ONCE))
         self._holds_first_tokens = holds_first_tokens
         self._misses = self._counters(MISSES)
+        self._others = self._counters(OTHERS)
         self._ttft = self._histogram(TTFT)
         self._tpot = self._histogram(TPOT)
         self._prompt_tokens = self._histogram(PROMPT_TOKENS)
@@ -402,6 +410,10 @@ class Metrics:
         """A request was refused because of load. Times are the event loop's, in seconds."""
         self._received["shed"].inc()
         self._judge(Outcome(Ending.SHED, received_at, now), role_mode, slo_class)
+
+    def count_other(self, result: str) -> None:
+        """A request for another path ended."""
+        self._others[result].inc()
 
     def count_retry(self, reason: RetryReason) -> None:
         """A request is sent to another pod."""

@@ -12,14 +12,15 @@ import re
 import time
 from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from argosy import logs
 from argosy_gateway.config import DEFAULT_CLASS, SloClass
-from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
+from argosy_gateway.errors import BrokenError, ClientGoneError, RequestError, overloaded
 from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.bodies import Body
 from argosy_gateway.relay.gateway import Gateway
+from argosy_gateway.relay.passage import OTHER_PATH, OtherRequest, Passage
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.estimates import predict_ttft_s
 from argosy_gateway.routing.strategies import AFFINE
@@ -37,7 +38,6 @@ from argosy_gateway.server.asgi import (
 from argosy_gateway.server.questions import (
     METHODS,
     MODELS,
-    EngineReply,
     Question,
     ask_any,
     max_model_len,
@@ -48,6 +48,7 @@ from argosy_gateway.wire.openai import (
     check_question,
     list_names,
     read_completion,
+    read_model,
     request_id_of,
 )
 
@@ -64,6 +65,11 @@ CLIENT = "argosy.client"
 _SHORT_BYTES = 64 << 10
 """Longer bodies are read in a thread."""
 _FLOW = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_BOUNDARY = re.compile(rb'multipart/form-data;.*\bboundary="?([^";, ]{1,70})', re.IGNORECASE)
+_PASSED_ON = (b"accept", b"accept-encoding", b"content-type")
+"""Headers of a client that reach an engine: none that proves who the client is."""
+_LOADING = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
+_T = TypeVar("_T")
 _COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 
@@ -93,6 +99,8 @@ def api_app(gateway: Gateway) -> App:
             elif scope["path"] == MODELS or scope["path"].startswith(f"{MODELS}/"):
                 models = await _list_models(gateway, scope, request_id, created)
                 await respond(send, 200, models, request_id)
+            elif _is_passed_on(gateway, scope["path"]):
+                await _pass_on(gateway, scope, receive, send, request_id)
             else:
                 await respond(send, 200, _answer_alone(scope), request_id)
         except RequestError as error:
@@ -102,6 +110,8 @@ def api_app(gateway: Gateway) -> App:
             await respond(send, error.status, body_of(error), request_id, headers)
         except ClientGoneError:
             return
+        except BrokenError as error:  # the connection closes, which shows that more was to come
+            log.warning("an answer broke off after its head was sent: %s", error)
         except Exception:
             # Before its relay began: a relay answers for its own failures.
             log.exception("a request failed inside the gateway")
@@ -200,9 +210,48 @@ async def _answer_question(
     await respond(send, reply.status, reply.body, request_id, reply.headers)
 
 
-async def _await_while_client_stays(
-    asking: Coroutine[Any, Any, EngineReply], client: Client
-) -> EngineReply:
+def _is_passed_on(gateway: Gateway, path: str) -> bool:
+    return (
+        gateway.config.pass_other_paths
+        and OTHER_PATH.fullmatch(path) is not None
+        and path not in _LOADING
+    )
+
+
+async def _pass_on(
+    gateway: Gateway, scope: Scope, receive: Receive, send: Send, request_id: str
+) -> None:
+    """What an engine answers to a path that the gateway does not know. Raises RequestError,
+    ClientGoneError, and BrokenError if the answer had begun."""
+    announced, kind = header(scope, b"content-length"), header(scope, b"content-type") or b""
+    with gateway.bodies.open() as body:
+        sent_all = scope["state"][CLIENT].sent_all
+        data = await body.read(receive, int(announced or 0), sent_all=sent_all)
+        await _names(gateway)
+        found = _BOUNDARY.match(kind)
+        boundary = found[1] if found else b""
+        read = partial(read_model, data, kind.lower(), boundary, served_names=gateway.names)
+        model = read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
+        query = scope.get("query_string", b"").decode("latin-1")
+        request = OtherRequest(
+            method=scope["method"],
+            target=scope["path"] + (f"?{query}" if query else ""),
+            headers=tuple(
+                (name.decode("latin-1"), value.decode("latin-1"))
+                for name, value in scope["headers"]
+                if name in _PASSED_ON
+            ),
+            body=data,
+            boundary=boundary,
+            model=model,
+            adapter=model if model is not None and model in gateway.config.adapters else "",
+            request_id=request_id,
+        )
+        passage = Passage(gateway, request, send)
+        await _await_while_client_stays(passage.run(), scope["state"][CLIENT])
+
+
+async def _await_while_client_stays(asking: Coroutine[Any, Any, _T], client: Client) -> _T:
     """What is asked, until the client leaves: that ends the engine's call, too. ClientGoneError."""
     task = asyncio.ensure_future(asking)
     gone = False
@@ -274,10 +323,12 @@ def _overload_s(gateway: Gateway, request: CompletionRequest) -> float | None:
 def _answer_alone(scope: Scope) -> bytes:
     """Answers that need no engine. Raises RequestError (404, 405)."""
     if scope["path"] not in ("/health", "/ping"):
-        raise RequestError(
-            404,
-            f"No such path; this fleet has {', '.join((*_COMPLETIONS, *METHODS))} and {MODELS}.",
-        )
+        text = f"No such path; this fleet has {', '.join((*_COMPLETIONS, *METHODS))} and {MODELS}."
+        if scope["path"] in _LOADING:
+            text += " Its adapters are those of model.adapters in its spec."
+        elif scope["path"].startswith("/v1/"):
+            text += " Others below /v1 reach engines of type vllm or sglang in mode colocated."
+        raise RequestError(404, text)
     if scope["method"] not in ("GET", "HEAD"):
         raise _wrong_method(scope, "GET")
     return b'{"status":"ok"}'

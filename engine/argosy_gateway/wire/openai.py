@@ -28,11 +28,14 @@ __all__ = [
     "context_length",
     "error_body",
     "error_code",
+    "form_models",
     "json_or_none",
     "list_names",
     "longest_share",
     "prefixes_of",
     "read_completion",
+    "read_model",
+    "rename_form_model",
     "rename_model",
     "request_id_of",
     "restore_model",
@@ -79,6 +82,29 @@ def rename_model(body: bytes, asked: str, name: str) -> bytes:
     request = json.loads(body.decode(json.detect_encoding(body), "surrogatepass"))
     text = json.dumps({**request, "model": name}, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")
+
+
+_FORM_MODEL = re.compile(rb'content-disposition:[^\r\n]*[; ]name="?model"?[ ;\r]', re.IGNORECASE)
+
+
+def form_models(body: bytes, boundary: bytes) -> list[str]:
+    """Return the values of a form's fields `model`."""
+    parts = (part.partition(b"\r\n\r\n") for part in body.split(b"--" + boundary))
+    return [
+        value.removesuffix(b"\r\n").decode(errors="replace")
+        for head, _, value in parts
+        if _FORM_MODEL.search(head + b"\r")
+    ]
+
+
+def rename_form_model(body: bytes, boundary: bytes, name: str) -> bytes:
+    """Return a form that asks for the model `name`."""
+    parts = body.split(b"--" + boundary)
+    for at, part in enumerate(parts):
+        head, gap, _ = part.partition(b"\r\n\r\n")
+        if gap and _FORM_MODEL.search(head + b"\r"):
+            parts[at] = head + gap + name.encode() + b"\r\n"
+    return (b"--" + boundary).join(parts)
 
 
 def restore_model(data: bytes, own: str, asked: str) -> bytes:
@@ -278,6 +304,22 @@ def check_question(body: bytes, *, served_names: Collection[str]) -> str | None:
         return _model(asked, served_names) if _names_model(asked) else None
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
+
+
+def read_model(
+    body: bytes, kind: bytes, boundary: bytes, *, served_names: Collection[str]
+) -> str | None:
+    """The model that a request of any path asks for; None if it names none. `kind` is its content
+    type. What is JSON is checked as such whatever its type says, because an engine may read it all
+    the same. Raises RequestError (400, 404)."""
+    if not body:
+        return None
+    if b"json" in kind or not kind or json_or_none(body) is not None:
+        return check_question(body, served_names=served_names)
+    models = form_models(body, boundary) if boundary else []
+    if len(models) > 1:
+        raise RequestError(400, "The form has 'model' twice: write it once.", param="model")
+    return _model({"model": models[0]}, served_names) if any(models) else None
 
 
 def _read(

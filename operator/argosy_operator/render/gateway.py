@@ -325,6 +325,8 @@ def _words(fleet: ServingDeployment) -> list[str]:
         }
     classes = spec.slo.classes if spec.slo is not None else ()
     called = [word for name in fleet.served_names for word in ("--served-name", name)]
+    if spec.engine.type != "argosy" and spec.mode == "colocated":
+        called.append("--pass-other-paths")
     called += [word for one in spec.model.adapters for word in ("--adapter", one.name)]
     return [*called, *command_line(flags)] + [
         f"--slo-class={c.name}:{round(c.ttft.target.ms)}:{round(c.tpot.target.ms)}:{c.priority}"

@@ -24,6 +24,7 @@ NO_PATH = (
     "No such path; this fleet has /v1/chat/completions, /v1/completions, /tokenize, /detokenize, "
     "/tokenizer_info, /version and /v1/models."
 )
+NOT_OURS = " Others below /v1 reach engines of type vllm or sglang in mode colocated."
 ID = (b"x-request-id", b"mine")
 POD = Endpoint("a", "a", "10.0.0.1", Role.COLOCATED, "r", State.SERVING)
 
@@ -92,7 +93,8 @@ async def test_another_model_is_not_found():
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_another_path_is_not_found_and_the_paths_are_named(path, method):
     gateway = gateway_of()
-    assert await error_of(gateway, path, method) == (404, {}, error(NO_PATH))
+    said = NO_PATH + (NOT_OURS if path.startswith("/v1/") else "")
+    assert await error_of(gateway, path, method) == (404, {}, error(said))
     assert received(gateway) == {}
 
 
