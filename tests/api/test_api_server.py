@@ -75,7 +75,7 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     # Lists have no default in the CRD: an absent one and an empty one are the same to users.
     del read["engine"]["args"], read["engine"]["env"]
-    del read["model"]["servedNames"]
+    del read["model"]["servedNames"], read["model"]["adapters"]
     del read["autoscaling"]["schedules"]
     for typed in (read, *read["roles"].values()):
         del typed["gpuTypes"]
