@@ -97,6 +97,7 @@ class Attempt:
         "_first_token_is_late",
         "_first_token_timer",
         "_gateway",
+        "_given_up",
         "_handover",
         "_head_asked_at",
         "_heard",
@@ -104,6 +105,7 @@ class Attempt:
         "_left",
         "_moved",
         "_number",
+        "_refused",
         "_request",
         "_reservation",
         "_route",
@@ -142,6 +144,10 @@ class Attempt:
         """When the head was sent the request last; None before."""
         self._heard = False
         """The stream has an event: its KV came, also if a parser of tools holds the text back."""
+        self._given_up = ""
+        """Why the head is not waited for: the prefill pod that is asked beside it failed."""
+        self._refused: Refused | None = None
+        """What a prefill pod says that is asked beside the head."""
         self._timed_out = False
         self._first_token_is_late = False
         self._moved = False
@@ -277,6 +283,9 @@ class Attempt:
         except BrokenError as error:
             if self._moved:
                 return FailedAttempt(RetryReason.DRAINING, str(error), moved=True)
+            if (refused := self._refused) is not None and not self._answer.started:
+                await self._answer.send_whole(refused.status, refused.headers, refused.body)
+                return Ending.INVALID
             self._count_failure(str(error))
             return FailedAttempt(
                 RetryReason.SILENT if self._left else RetryReason.CLOSED,
@@ -356,7 +365,8 @@ class Attempt:
             return Rooms(gateway, request, route, self._body, self._end_exchange)
         return Candidates(gateway, request, route, goes_on=self._answer.started)
 
-    def _end_exchange(self, why: str) -> None:
+    def _end_exchange(self, why: str, refused: Refused | None) -> None:
+        self._given_up, self._refused = why, refused
         if self._exchange is not None:
             self._exchange.abort(why)
 
@@ -406,6 +416,8 @@ class Attempt:
             gateway, request, route, self._number, body, self._led.headers, resume, fresh=fresh
         )
         self._head_asked_at = gateway.clock()
+        if self._given_up:  # while it was connected
+            exchange.abort(self._given_up)
         if not self._pulls:
             self._sent_at = self._head_asked_at
         if gateway.directory.health.mark_reached(route.head.uid):

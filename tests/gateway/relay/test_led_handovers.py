@@ -431,6 +431,29 @@ async def test_a_room_whose_prefill_half_fails_is_left_for_another_one():
     assert len(rooms) == len(set(rooms)) == 2
 
 
+@pytest.mark.parametrize("asked", [CHAT, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize("asks", ["before", "after"])
+async def test_a_request_that_only_the_prefill_half_refuses_does_not_wait_for_decode(asked, asks):
+    async def refuse(call):
+        if asks == "before":
+            await f.until(lambda: decode.calls)
+        await call.status(400, {"error": {"message": "too long", "code": 400}})
+
+    prefill, decode = pair(prefill=refuse, decode=hang, engine="sglang")
+    async with direct(prefill, decode) as f:
+        post = f.state.connections.post
+
+        async def connect_late(peer, *args, **kwargs):
+            if peer.uid == "d" and asks == "after":
+                await f.until(lambda: [r for r in f.state.relays if r._attempt._given_up])
+            return await post(peer, *args, **kwargs)
+
+        f.state.connections.post = connect_late
+        answered = await f.answered(asked)
+        assert failures(f) == {}
+    assert (answered.status, "too long" in answered.text) == (400, True)
+
+
 async def test_an_unstreamed_answer_has_time_for_its_tokens():
     prefill, decode = pair()
     async with led(prefill, decode, slo=Slo(1.0, 0.05)) as f:

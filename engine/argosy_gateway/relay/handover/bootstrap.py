@@ -19,7 +19,7 @@ from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.load import Hold
 from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import Exchange
-from argosy_gateway.wire.openai import CompletionRequest
+from argosy_gateway.wire.openai import CompletionRequest, json_or_none
 
 __all__ = ["PORT", "Rooms"]
 
@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 PORT = 8998
 """Of the registry on a prefill pod (`--disaggregation-bootstrap-port`)."""
-_ANSWER_BYTES = 16 << 20
+_ERROR_BYTES = 1 << 20
+"""Of an error that the client may get. Other answers are dropped as they come."""
 
 
 class Rooms:
@@ -39,9 +40,10 @@ class Rooms:
         request: CompletionRequest,
         route: Route,
         body: bytes,
-        fail: Callable[[str], None],
+        fail: Callable[[str, Refused | None], None],
     ) -> None:
-        """`fail` ends the call of the decode pod, which would wait for minutes."""
+        """`fail` ends the call of the decode pod, which would wait for minutes: why, and what the
+        client is answered if its request is wrong."""
         self._gateway = gateway
         self._request = request
         self._route = route
@@ -103,15 +105,16 @@ class Rooms:
         """Read the prefill pod's answer to its end and drop it; the decode pod has the client's."""
         try:
             head = await exchange.head()
-            size = 0
+            answer = bytearray()
             while data := await exchange.read():
-                size += len(data)
-                if size > _ANSWER_BYTES:
-                    raise BrokenError("its answer is too long")
+                answer += data if head.status != 200 and len(answer) < _ERROR_BYTES else b""
         except (BrokenError, UnreachableError) as error:
             self._lose(pod, HandoverReason.CLOSED, str(error))
             return
-        if head.status != 200 and not is_client_error(head.status):
+        if is_client_error(head.status) and isinstance(json_or_none(answer), dict):
+            refused = Refused(head.status, head.headers, bytes(answer))
+            self._fail("its prefill pod refuses the request", refused)
+        elif head.status != 200:
             self._lose(pod, HandoverReason.REFUSED, f"status {head.status}")
             return
         self._exchange = None
@@ -123,4 +126,4 @@ class Rooms:
         log.warning("prefill pod %s failed its half of a request: %s", pod.name, why)
         self._gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, why)
         self._gateway.metrics.count_failed_handover(reason)
-        self._fail("its prefill pod failed")
+        self._fail("its prefill pod failed", None)
