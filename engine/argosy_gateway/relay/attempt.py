@@ -627,7 +627,7 @@ class Attempt:
                 if not data:
                     raise BrokenError("the stream ended without [DONE]")
                 held += scan.feed(data)
-                self._heard = True
+                self._heard = self._heard or b"data:" in held  # comments keep it alive
                 if self._pulls and scan.held_error and not blames_client(scan.error_said):
                     raise _LostKvError("the stream begins with an error")
                 if self._pulls and not (scan.content_events or scan.done or scan.held_error):

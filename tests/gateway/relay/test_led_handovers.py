@@ -142,8 +142,19 @@ async def test_a_decode_pod_that_gets_no_kv_computes_the_prompt_and_the_client_s
     assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
 
 
-async def test_a_pull_that_hangs_ends_when_no_first_token_has_come():
-    prefill, decode = pair(decode=fails_with_kv(hang))
+async def hang(call):
+    await call.gone()
+
+
+async def hang_alive(call):
+    await call.begin_stream()
+    await call.raw(b": keep-alive\n\n")
+    await call.gone()
+
+
+@pytest.mark.parametrize("how", [hang, hang_alive])
+async def test_a_pull_that_hangs_ends_when_no_first_token_has_come(how):
+    prefill, decode = pair(decode=fails_with_kv(how))
     async with front(prefill, decode) as f, httpx.AsyncClient() as client:
         asking = asyncio.create_task(client.post(f.url + "/v1/chat/completions", json=STREAM))
         await f.until(lambda: decode.calls)
@@ -177,10 +188,6 @@ async def test_a_pull_has_not_hung_while_requests_asked_before_it_begin():
             assert answered.status_code == 200
         assert failures(f) == {}
     assert len(decode.calls) == 3
-
-
-async def hang(call):
-    await call.gone()
 
 
 async def be_another_program(call):

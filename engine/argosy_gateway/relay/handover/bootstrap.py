@@ -111,7 +111,7 @@ class Rooms:
         except (BrokenError, UnreachableError) as error:
             self._lose(pod, HandoverReason.CLOSED, str(error))
             return
-        if is_client_error(head.status) and isinstance(json_or_none(answer), dict):
+        if is_client_error(head.status) and isinstance(json_or_none(bytes(answer)), dict):
             refused = Refused(head.status, head.headers, bytes(answer))
             self._fail("its prefill pod refuses the request", refused)
         elif head.status != 200:
