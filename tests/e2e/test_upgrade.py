@@ -84,6 +84,36 @@ def test_a_new_revision_replaces_both_roles_and_loses_nothing(argosy, unhurt):
     assert uids(argosy, unhurt, "gateway") == gateway
 
 
+def test_two_pairs_change_places_without_a_surge_and_lose_nothing(argosy):
+    two = {"replicas": {"min": 2, "max": 2}, "resources": {"gpu": 0}}
+    argosy.apply(
+        "paced",
+        mode="disaggregated",
+        roles=dict.fromkeys(ENGINES, two),
+        rollout={"maxSurgeGPUs": 0},
+    )
+    argosy.until_ready("paced")
+    argosy.until("four pods", lambda: len(uids(argosy, "paced", *ENGINES)) == 4)
+    old, most, waited = uids(argosy, "paced", *ENGINES), 0, set()
+
+    def replaced():
+        nonlocal most
+        now = all_uids(argosy, "paced") - uids(argosy, "paced", "gateway")
+        most = max(most, len(now))
+        assert argosy.condition("paced", "Ready")["status"] == "True", argosy.conditions("paced")
+        status = argosy.fleet("paced")["status"]
+        waited.add(status.get("rollout", {}).get("state"))
+        return len(now) == 4 and not now & old and "rollout" not in status
+
+    with traffic(argosy.url("paced"), "paced", per_s=5, tokens=40) as outcomes:
+        patch(argosy, "paced", engine={"maxNumSeqs": 64})
+        argosy.until("two new pairs", replaced, 120)
+    argosy.kubectl("delete", "sd", "paced", "--wait=false")
+    assert most == 4
+    assert {"OldPodsLeave", "NewPodsStart"} <= waited
+    assert set(outcomes) == {"ok"}, outcomes
+
+
 def test_the_only_gateway_is_replaced_and_nothing_is_lost(argosy, unhurt):
     old, engines = uids(argosy, unhurt, "gateway"), uids(argosy, unhurt, *ENGINES)
     patch(argosy, unhurt, routing={"template": {"metadata": {"labels": {"team": "a"}}}})

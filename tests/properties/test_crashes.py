@@ -1,4 +1,5 @@
-"""The operator dies after any write of a recall and of a change of the mode: the end is the same.
+"""The operator dies after any write of a recall, of a change of the mode and of a rollout: the end
+is the same.
 
 A write is one to the API server or an order to an engine. What follows it in the round does not
 happen, and the next operator knows nothing. Flips are in test_flips.py, scalings in
@@ -131,5 +132,47 @@ def test_a_change_of_the_mode_ends_the_same_wherever_the_operator_dies(story: St
     for where, world in ends:
         assert world.wrongs == [], where
         assert {role for role in ("prefill", "decode", "colocated") if world.serving(role)} == roles
+        assert world.end_state() == ends[0][1].end_state(), where
+        world.close()
+
+
+def rolling(most_pods: int, **rollout: Any) -> Story:
+    """Two pairs of a fleet get another image, while they answer."""
+
+    def story() -> World:
+        world = World({**SPEC, "mode": "disaggregated", "rollout": rollout})
+        world.settle()
+        world.scale(2)
+        world.settle()
+        world.work(9, 6)
+        world.most_pods = most_pods
+        world.edit(engine={"image": "engine:2"})
+        return world
+
+    return story
+
+
+@pytest.mark.parametrize(
+    ("story", "seconds"),
+    [
+        pytest.param(rolling(6), 24, id="Paced"),
+        pytest.param(rolling(4, maxSurgeGPUs=0), 24, id="Paced without a surge"),
+        pytest.param(rolling(8, strategy="BlueGreen"), 14, id="BlueGreen"),
+        pytest.param(rolling(4, strategy="Recreate"), 14, id="Recreate"),
+    ],
+)
+def test_a_rollout_ends_the_same_wherever_the_operator_dies(story: Story, seconds: int) -> None:
+    ends = ends_of(story, seconds)
+    assert len(ends) > 15
+    for where, world in ends:
+        assert world.wrongs == [], where
+        images = {
+            container["image"]
+            for obj in world.api.of("Deployment")
+            for container in obj["spec"]["template"]["spec"]["containers"]
+            if container["name"] == "engine"
+        }
+        assert images == {"engine:2"}, where
+        assert (len(world.serving("prefill")), len(world.serving("decode"))) == (2, 2), where
         assert world.end_state() == ends[0][1].end_state(), where
         world.close()

@@ -89,6 +89,8 @@ class World:
     """From a pod's creation until the process of its engine runs, which then loads its weights."""
     nodes: int = 2
     engines: dict[str, Engine] = field(default_factory=dict)
+    most_pods: int = 1000
+    """More engine pods than these are wrong."""
     wrongs: list[str] = field(default_factory=list)
     """What must never happen, and did."""
 
@@ -180,6 +182,7 @@ class World:
             engine.running = max(0, engine.running - 1)
             engine.leases = max(0, engine.leases - 1)
         self.controllers()
+        self._judge_number()
         if self.due_at <= self.now:
             for _ in range(max(1, self.events)):
                 self.round()
@@ -477,9 +480,22 @@ class World:
         """Pods leave only as long as every role keeps the pods that it is to have."""
         for role in self.roles() if newly else ():
             keeps = len(self.serving(role))
-            if keeps < min(before.get(role, 0), self.target(role)):
+            if keeps < min(before.get(role, 0), self.target(role)) - self._spared():
                 had = f"had {before[role]} serving pods"
                 self.wrongs.append(f"{role} {had}, and keeps {keeps} of {self.target(role)}")
+
+    def _spared(self) -> int:
+        """Pods of a role that a rollout may take before others serve in their place."""
+        rollout = self.fleet["spec"].get("rollout", {})
+        if rollout.get("strategy") == "Recreate":
+            return 1000
+        return 1 if rollout.get("maxSurgeGPUs") == 0 else 0
+
+    def _judge_number(self) -> None:
+        """Pods that are about to be removed hold their GPUs, too."""
+        engines = [p for p in self.api.of("Pod") if p["metadata"]["labels"][ROLE] in ALL_ROLES]
+        if len(engines) > self.most_pods:
+            self.wrongs.append(f"{len(engines)} engine pods, of {self.most_pods} at most")
 
     def _judge_removal(self, pod: Object, deployment: Object) -> None:
         """A ReplicaSet removes this pod because the operator lowered replicas."""

@@ -205,6 +205,7 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("autoscaling.schedules[].roles.*.max", 0, 1000, _PODS),
         NumberBounds("slo.classes[].priority", -100, 100, "a fleet has at most eight classes"),
         NumberBounds("routing.replicas", 1, 64, _PODS),
+        NumberBounds("rollout.maxSurgeGPUs", 0, 100_000, "clusters do not have more"),
         NumberBounds("routing.autoscaling.min", 1, 64, _PODS),
         NumberBounds("routing.autoscaling.max", 1, 64, _PODS),
         NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),

@@ -107,6 +107,14 @@ class Reason(StrEnum):
         *_GATEWAY_SETTINGS,
     )
     ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", _PODS)
+    SURGE_TOO_SMALL = (
+        "SurgeTooSmall",
+        "no pod of the new revision fits beside the last old ones",
+        "Raise spec.rollout.maxSurgeGPUs to the number that the message names, or write "
+        "spec.rollout.strategy: Recreate, with which the fleet answers nothing for a cold start.",
+        _SPEC,
+        _PODS,
+    )
     ROLLED_OUT = (
         "RolledOut",
         "pods of the spec's revision serve, and no others are left",

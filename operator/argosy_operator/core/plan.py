@@ -38,6 +38,7 @@ from argosy_operator.core.steps.flips import flip_roles
 from argosy_operator.core.steps.gpu_types import choose_gpu_types
 from argosy_operator.core.steps.models import fetch_model
 from argosy_operator.core.steps.recycling import recycle_pods
+from argosy_operator.core.steps.rollout import roll_out
 from argosy_operator.core.steps.targets import (
     choose_targets,
     learn_written,
@@ -72,6 +73,7 @@ CHAIN = (
     fetch_model,
     read_learnt,
     choose_targets,
+    roll_out,
     create_workloads,
     scale_roles,
     choose_gpu_types,

@@ -95,8 +95,8 @@ API server, so 100 fleets that wait make ten calls per second, and so do 1,000."
 class RolloutBoard:
     """The fleets that roll out, whatever the reason, and whether one more may begin.
 
-    A rollout needs twice a fleet's GPUs, and one that fails never ends: then the other fleets keep
-    what works.
+    A rollout needs GPUs beyond the fleet's own, and one that fails never ends: then the other
+    fleets keep what works.
     """
 
     def __init__(self, limit: int = 0, monotonic: Callable[[], float] = time.monotonic) -> None:

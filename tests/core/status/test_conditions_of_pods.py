@@ -155,6 +155,21 @@ ROWS = [
         STARTING,
     ),
     Row(
+        "the last old pod does not leave first, and there is no room for a new one",
+        World(
+            {"rollout": {"maxSurgeGPUs": 0}},
+            (pod("colocated", revision="old"), GATEWAY),
+            deployed={"colocated": 0},
+            old="colocated",
+        ),
+        {
+            "RolledOut": "False SurgeTooSmall",
+            "Reconciling": "False SurgeTooSmall",
+            "Stalled": "True SurgeTooSmall",
+            "Progressing": "False SurgeTooSmall",
+        },
+    ),
+    Row(
         "prefill is of the old revision and decode of the new one, and nothing served before",
         World(SPLIT, (pod("prefill", revision="old"), pod("decode"), GATEWAY), old="prefill"),
         {

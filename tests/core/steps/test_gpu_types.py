@@ -103,7 +103,7 @@ def test_the_old_type_serves_while_the_new_one_has_no_room_and_takes_over_again(
     model.room["a100"] = 1
     remember(model, prices(model, h100=12.3, a100=9.0))
     until(model, WAIT_S - 5, busy=True)
-    assert types_of(model) == {"h100": 3, "a100": 1}
+    assert types_of(model) == {"h100": 2, "a100": 1}, "three pods serve"
     until(model, 60, busy=True)
     assert types_of(model) == {"h100": 3}
     assert model.lost == 0

@@ -331,7 +331,7 @@ def test_a_role_that_shrinks_loses_the_sick_pod() -> None:
 
 
 def test_a_pod_of_the_new_revision_stays_until_the_rollout_is_over() -> None:
-    model = converged(**SPLIT)
+    model = converged(**SPLIT, rollout={"strategy": "BlueGreen"})
     model.edit(engine={"image": "engine:2"})
     for _ in range(4):
         model.round()

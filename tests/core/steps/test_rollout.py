@@ -1,4 +1,5 @@
-"""A new revision, or another mode: old pods drain only when the new ones suffice."""
+"""A new revision, or another mode, with strategy BlueGreen: old pods drain only when the new ones
+suffice. And what becomes of old Deployments with any strategy."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,7 +20,8 @@ from argosy_operator.core.snapshot.snapshot import Snapshot
 from tests.support.model import converged
 
 PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}
-FLEET = {"mode": "disaggregated", "roles": PAIR}
+BLUE_GREEN = {"strategy": "BlueGreen"}
+FLEET = {"mode": "disaggregated", "roles": PAIR, "rollout": BLUE_GREEN}
 
 SERVES: dict[str, Any] = {}
 STARTS: dict[str, Any] = {"ready": False, "ready_at": None, "started": False, "phase": "Pending"}
@@ -113,7 +115,7 @@ def test_a_change_of_mode_drains_the_old_roles_only_when_both_new_ones_serve() -
         ([("prefill", SERVES), ("decode", SERVES)], False),
         ([("prefill", SERVES), ("decode", SERVES), ("decode", SERVES)], True),
     ):
-        model = converged(roles=PAIR)
+        model = converged(roles=PAIR, rollout=BLUE_GREEN)
         old = model.snapshot().revision
         model.edit(mode="disaggregated")
         model.round()

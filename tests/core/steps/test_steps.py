@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -138,8 +139,8 @@ def draining() -> Model:
     return model
 
 
-def with_a_new_image() -> Model:
-    model = converged()
+def with_a_new_image(**rollout: Any) -> Model:
+    model = converged(rollout=rollout)
     model.edit(engine={"image": "engine:2"})
     model.round()
     return model
@@ -345,7 +346,7 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.WAITING_FOR_NEW_REVISION: (
         "retire_old_revisions",
         with_a_new_image,
-        "0 of 1 colocated pods of revision ",
+        " serves on",
     ),
     StepReason.RETIRING_OLD_REVISION: (
         "retire_old_revisions",
@@ -353,6 +354,21 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         "drains chat-colocated-",
     ),
     StepReason.NO_OLD_REVISION: ("retire_old_revisions", converged, "is alone"),
+    StepReason.NEW_PODS_START: (
+        "roll_out",
+        with_a_new_image,
+        "waits for 1 colocated pods of the new revision to serve",
+    ),
+    StepReason.OLD_PODS_LEAVE: (
+        "roll_out",
+        with_a_new_image_that_serves,
+        "waits for 1 colocated old pods to finish their answers",
+    ),
+    StepReason.SURGE_TOO_SMALL: (
+        "roll_out",
+        lambda: with_a_new_image(maxSurgeGPUs=0),
+        "maxSurgeGPUs: 1 or more",
+    ),
     StepReason.SETTINGS_IN_USE: ("await_settings", converged, "True of this generation"),
     StepReason.SETTINGS_PENDING: ("await_settings", renamed, "waits for chat-gateway-"),
     StepReason.SETTINGS_REFUSED: (

@@ -71,7 +71,7 @@ def test_an_absent_replicas_holds_over_a_rollout() -> None:
     planned = plan(model.snapshot())
     assert planned.draft.targets == {"colocated": 3}
     created = [action.obj for action in planned.actions if isinstance(action, Create)]
-    assert [obj["spec"]["replicas"] for obj in created] == [3]
+    assert [obj["spec"]["replicas"] for obj in created] == [1], "the first of three"
     model.converge()
     assert model.replicas("colocated") == 3
 
@@ -174,7 +174,7 @@ SUPPLIES: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
         [{}, {}, {"terminating": True, "draining": True}], {"ready": 2, "pending": 1},
     ),
     "one has ended": ([{}, {}, {"phase": "Failed"}], {"ready": 2, "pending": 1}),
-    "one is of another revision": ([{}, {}, {"revision": "old"}], {"ready": 2, "pending": 1}),
+    "one is of another revision, and serves": ([{}, {}, {"revision": "old"}], {"ready": 3}),
     "one is of another role": ([{}, {}, {"role": "gateway"}], {"ready": 2, "pending": 1}),
 }  # fmt: skip
 

@@ -22,7 +22,7 @@ from argosy_operator.api.model import ApiModel, Metadata, PodTemplate, Validatio
 from argosy_operator.api.v1alpha1.autoscaling import Autoscaling, Metrics, Slo
 from argosy_operator.api.v1alpha1.engine import TYPE_RULES, Engine, KvTransfer, Model
 from argosy_operator.api.v1alpha1.roles import ROLES_OF, GpuType, Role, Roles
-from argosy_operator.api.v1alpha1.routing import Drain, Routing, Security
+from argosy_operator.api.v1alpha1.routing import Drain, Rollout, Routing, Security
 from argosy_operator.api.v1alpha1.status import (
     ModelStatus,
     ServingDeploymentStatus,
@@ -94,8 +94,7 @@ class ServingDeploymentSpec(ApiModel):
     image_updates: Literal["Keep", "Follow"] = "Keep"
     """What becomes of running pods when the operator is installed with other default images. Keep:
     they keep their images; status.newerImages names the others. Follow: the fleet rolls the others
-    out, as after an edit of engine.image, and needs twice its GPUs meanwhile. New fleets get the
-    default images in either case."""
+    out, as after an edit of engine.image. New fleets get the default images in either case."""
     mode: Mode = "colocated"
     """colocated: every pod does prefill and decode. disaggregated: separate pods for prefill and
     decode, each role sized for itself."""
@@ -114,6 +113,8 @@ class ServingDeploymentSpec(ApiModel):
     """Where measurements come from."""
     routing: Routing = Routing()
     """The fleet's gateway."""
+    rollout: Rollout = Rollout()
+    """How pods of a new revision take the place of those that run."""
     drain: Drain = Drain()
     """How pods leave."""
     security: Security = Security()

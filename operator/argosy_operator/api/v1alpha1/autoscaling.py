@@ -142,8 +142,8 @@ class GpuBudget(ApiModel):
     """The most GPUs that policy Goodput may ask for."""
 
     max: Annotated[int, within("autoscaling.gpuBudget.max")] | None = None
-    """Most GPUs over all roles. Default: no limit beyond replicas.max of each role. During a
-    rollout the pods of the old revision hold their GPUs in addition."""
+    """Most GPUs over all roles. Default: no limit beyond replicas.max of each role. A rollout uses
+    more, by spec.rollout."""
     weight: Annotated[int, within("autoscaling.gpuBudget.weight")] = 100
     """What a request within slo counts for, where fleets share a GPU budget of their namespace or
     of the operator: GPUs go where they bring the most good requests, each times this weight. Only

@@ -2,6 +2,8 @@
 
 from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
+
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
 from argosy_operator.api.model import ApiModel, PodTemplate, ValidationRule
@@ -137,6 +139,25 @@ class Security(ApiModel):
     only its engine pods to port 8002. Port 8001 (probes, metrics) stays open, and with
     engine.type vllm or sglang port 8000, where their metrics are. It has an effect where the
     cluster's network enforces policies."""
+
+
+class Rollout(ApiModel):
+    """How pods of a new revision take the place of those that run: after an edit of the model, the
+    engine, the mode or the pods. Pods of two revisions never work on one request."""
+
+    strategy: Literal["Paced", "BlueGreen", "Recreate"] = "Paced"
+    """Paced: old and new pods change places in steps, within maxSurgeGPUs. A step is a set of pods
+    that serves: one colocated pod, or prefill and decode pods in the ratio that the fleet has. The
+    last old set leaves when a new one serves. BlueGreen: all new pods start beside the old ones,
+    which leave when all of them serve; twice the GPUs. Recreate: all old pods leave before a new
+    one starts, and no request is answered until it serves; no more GPUs, also for a single pod.
+    Default Paced."""
+    max_surge_gpus: Annotated[int, within("rollout.maxSurgeGPUs")] | None = Field(
+        default=None, alias="maxSurgeGPUs"
+    )
+    """GPUs that Paced may use beyond those of the pods that the fleet is to have; a pod without
+    GPUs counts as one. With 0 an old set leaves before a new one starts, which takes a fleet of two
+    sets or more. Default: the GPUs of one set, so that no step lowers what serves."""
 
 
 class Drain(ApiModel):

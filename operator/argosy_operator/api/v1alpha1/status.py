@@ -170,6 +170,34 @@ class AutoscalingStatus(ApiModel):
     """When replicas last changed, per role."""
 
 
+class RevisionStatus(ApiModel):
+    """The pods of one revision in a rollout."""
+
+    list_key: ClassVar[str | None] = "revision"
+
+    revision: Short
+    """The revision, as in the label serving.argosy.dev/revision of its pods."""
+    desired: Annotated[dict[str, Count], Field(max_length=4)]
+    """Pods that it has for now, by role."""
+    serving: Annotated[dict[str, Count], Field(max_length=4)]
+    """Pods of it that take new requests, by role."""
+
+
+class RolloutStatus(ApiModel):
+    """A rollout that goes on."""
+
+    strategy: Short
+    """The spec's rollout.strategy."""
+    state: Short
+    """NewPodsStart, OldPodsLeave, FetchingModel or SurgeTooSmall (docs/how-to/rollouts.md)."""
+    waits_for: Sentence
+    """What the next step waits for; of SurgeTooSmall, what to write."""
+    new: RevisionStatus
+    """The revision of the spec."""
+    old: Annotated[tuple[RevisionStatus, ...], Field(max_length=10)]
+    """Those whose place it takes; more than one after several edits."""
+
+
 class ImagesStatus(ApiModel):
     """Images, by container."""
 
@@ -228,6 +256,8 @@ class ServingDeploymentStatus(ApiModel):
     """The conditions of the fleet. Ready is the one to wait for."""
     roles: RolesStatus = RolesStatus()
     """The roles' pods."""
+    rollout: RolloutStatus | None = None
+    """The rollout that goes on; absent when pods of one revision are left."""
     images: ImagesStatus | None = None
     """The images that the fleet's pods have, or roll out."""
     newer_images: ImagesStatus | None = None

@@ -304,6 +304,13 @@ def _gpus(spec: Object, resource: str) -> tuple[int, str | None]:
     return int(sum(number for number in numbers if number is not None)), bad
 
 
+def gpus_of_template(template: Object) -> int:
+    """GPUs of one pod of a Deployment's template."""
+    notes = (template.get("metadata") or {}).get("annotations") or {}
+    gpus, _ = _gpus(template.get("spec") or {}, notes.get(names.GPU_RESOURCE, GPU))
+    return gpus + _claimed(notes.get(names.GPUS_CLAIMED, ""))
+
+
 def _waiting(statuses: Iterable[Object]) -> tuple[str, str] | None:
     for reason, message in _waits(statuses):
         if reason not in _AT_FIRST:

@@ -31,6 +31,7 @@ from argosy_operator.core.status.numbers import (
     printer_columns,
     role_status,
     roles_status,
+    rollout_status,
     slo_column,
 )
 from argosy_operator.core.status.table import FOREIGN, ROLE_TABLE, conditions_of, messages_of
@@ -62,6 +63,7 @@ def status_of(
             "revision": snapshot.revision,
             "conditions": conditions,
             "roles": roles,
+            "rollout": rollout_status(snapshot, draft),
             "images": dict(snapshot.images) or None,
             "newerImages": dict(snapshot.newer_images) or None,
             "model": _model(snapshot, draft),

@@ -39,7 +39,7 @@ from argosy_operator.core.status.problems import (
     problems_of,
 )
 from argosy_operator.core.steps.children import InUse, in_use, is_rolled_out
-from argosy_operator.core.steps.draft import Draft
+from argosy_operator.core.steps.draft import Draft, StepReason
 from argosy_operator.core.steps.failures import STUCK_S, describe_conflicts, is_stuck
 from argosy_operator.core.steps.goals import at_zero, by_law, goals_of
 from argosy_operator.core.steps.models import live_job
@@ -77,6 +77,7 @@ class Fact(StrEnum):
     PODS_MISSING = "fewer pods serve than are wanted"
     BELOW_MINIMUM = "fewer engine or gateway pods serve than the least that the spec asks for"
     ROLLING_OUT = "pods of an older revision or mode still exist"
+    SURGE_TOO_SMALL = "no pod of the new revision fits beside the last old ones"
     FRONT_ROLLING = "gateway pods are not as the spec asks, or older ones still exist"
     ROLLED_OUT_BEFORE = "RolledOut was True of this metadata.generation before"
     PODS_LEAVING = "pods are draining"
@@ -296,6 +297,8 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.PODS_MISSING: any(findings.missing.values()),
         Fact.BELOW_MINIMUM: any(findings.below.values()),
         Fact.ROLLING_OUT: draft.rolling,
+        Fact.SURGE_TOO_SMALL: draft.split is not None
+        and draft.split.state == StepReason.SURGE_TOO_SMALL,
         Fact.FRONT_ROLLING: _front_rolling(snapshot),
         Fact.ROLLED_OUT_BEFORE: is_rolled_out(before, snapshot.fleet.metadata.generation),
         Fact.PODS_LEAVING: bool(draft.leaving),

@@ -266,6 +266,35 @@ def roles_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
     return roles
 
 
+def rollout_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any] | None:
+    """The rollout that goes on; None without one."""
+    split = draft.split
+    if split is None:
+        return None
+    desired: dict[str, dict[str, int]] = {snapshot.revision: dict(split.new)}
+    for (role, revision), replicas in split.old.items():
+        desired.setdefault(revision, {})[role] = replicas
+
+    def pods(revision: str) -> dict[str, Any]:
+        roles = desired[revision]
+        mine = [pod for pod in snapshot.pods if pod.revision == revision and pod.serving]
+        serving = {role: sum(pod.role == role for pod in mine) for role in roles}
+        return {"revision": revision, "desired": roles, "serving": serving}
+
+    new, *old = map(pods, desired)
+    return {
+        "strategy": snapshot.fleet.spec.rollout.strategy,
+        "state": split.state,
+        "waitsFor": split.message,
+        "new": new,
+        "old": old[:MOST_REVISIONS],
+    }
+
+
+MOST_REVISIONS = 10
+"""Old revisions in status.rollout."""
+
+
 def _gpu_type(snapshot: Snapshot, role: RoleName) -> dict[str, Any]:
     """Which GPU type the role runs on, what one costs, and which types have no room."""
     kind, shut = snapshot.fleet.spec.type_of(role), without_room(snapshot, role)

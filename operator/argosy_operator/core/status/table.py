@@ -26,6 +26,7 @@ from argosy_operator.core.status.facts import METRICS_PROBLEMS, Fact, Facts, Fin
 from argosy_operator.core.status.numbers import number, without_room
 from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES, MOST_NAMED
 from argosy_operator.core.steps.children import UNHEARD_S, is_rolled_out
+from argosy_operator.core.steps.draft import StepReason
 from argosy_operator.core.steps.failures import describe_conflicts
 from argosy_operator.core.steps.models import live_job, pods_of
 
@@ -157,6 +158,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.ROLLING_OUT)),
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.FRONT_ROLLING)),
         ConditionRow("False", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
+        ConditionRow("False", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
         ConditionRow("True", Reason.ROLLED_OUT, when=(Fact.ROLLED_OUT_BEFORE,)),
@@ -191,6 +193,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("False", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("False", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,), unless=_MOOT),
+        ConditionRow("False", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_FAILS,)),
         ConditionRow("True", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
@@ -225,11 +228,13 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("True", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,), unless=_MOOT),
+        ConditionRow("True", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
         ConditionRow("False", Reason.AS_SPECIFIED, meaning="no person needs to act"),
     ),
     # Are pods being added, replaced or removed?
     ConditionType.PROGRESSING: (
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
+        ConditionRow("False", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("True", Reason.PODS_LEAVING, when=(Fact.PODS_LEAVING,)),
         ConditionRow("True", Reason.STARTING, when=(Fact.PODS_MISSING,)),
@@ -555,6 +560,8 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
     if findings.autoscaler:
         messages[Reason.AUTOSCALER_BLIND] = _blind(findings)
     messages |= _of_model(findings)
+    if draft.split is not None and draft.split.state == StepReason.SURGE_TOO_SMALL:
+        messages[Reason.SURGE_TOO_SMALL] = draft.split.message
     if left := _types_left(findings):
         messages[Reason.GPU_TYPE_FULL] = left
     if findings.failing_pairs:
@@ -659,11 +666,12 @@ def _in_steps(progress: FetchProgress) -> str:
 
 
 def _rolling_out(findings: Findings) -> str:
-    if not findings.draft.rolling:
+    split = findings.draft.split
+    if split is None:
         return "gateway pods are replaced; the older ones end once the new ones serve"
     return (
-        f"pods of revision {findings.snapshot.revision} are starting; the older pods are deleted "
-        "once they serve"
+        f"pods of revision {findings.snapshot.revision} take the place of older ones "
+        f"({findings.snapshot.fleet.spec.rollout.strategy}); waits for {split.message}"
     )
 
 

@@ -72,13 +72,17 @@ def apply_children(snapshot: Snapshot, draft: Draft) -> Draft:
 
 
 def create_workloads(snapshot: Snapshot, draft: Draft) -> Draft:
-    """Create ServingRoles and Deployments that do not exist, with the wanted number of pods."""
+    """Create ServingRoles and Deployments that do not exist, with their numbers of pods."""
     roles = [obj for obj in snapshot.wanted if obj["kind"] == "ServingRole"]
     created = list[Action]()
     for wanted in (*roles, *snapshot.engines.values()):
         if child_key(wanted) not in snapshot.children:
             obj = signed(wanted)
-            replicas = next(n for role, n in draft.targets.items() if role == role_of(wanted))
+            replicas = next(
+                target if wanted["kind"] == "ServingRole" else draft.replicas(role)
+                for role, target in draft.targets.items()
+                if role == role_of(wanted)
+            )
             create = Create({**obj, "spec": {**obj["spec"], "replicas": replicas}})
             draft = _event_recreated(snapshot, draft, wanted, create).act(create)
             created.append(create)

@@ -65,6 +65,9 @@ class StepReason(StrEnum):
     WAITING_FOR_NEW_REVISION = "WaitingForNewRevision"
     RETIRING_OLD_REVISION = "RetiringOldRevision"
     NO_OLD_REVISION = "NoOldRevision"
+    NEW_PODS_START = "NewPodsStart"
+    OLD_PODS_LEAVE = "OldPodsLeave"
+    SURGE_TOO_SMALL = "SurgeTooSmall"
     WAITING_AFTER_FAILURE = "WaitingAfterFailure"
     RETRYING_FAILED_ACTIONS = "RetryingFailedActions"
     NO_FAILED_ACTION = "NoFailedAction"
@@ -113,6 +116,16 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "target",
         StepReason.EXTERNAL_OWNER: "under policy External, and with advisory, the ServingRoles are "
         "the target, within the bounds",
+    },
+    "roll_out": {
+        StepReason.NO_OLD_REVISION: "only the current revision has Deployments",
+        StepReason.FETCHING_MODEL: "the model of the new revision is fetched; the old pods serve",
+        StepReason.NEW_PODS_START: "pods of the new revision start, in a number that the strategy "
+        "and maxSurgeGPUs allow; the old pods have the rest of the targets",
+        StepReason.OLD_PODS_LEAVE: "old pods drain, because new ones serve in their place or need "
+        "their GPUs",
+        StepReason.SURGE_TOO_SMALL: "nothing can begin: the last complete set of old pods does not "
+        "leave before a new one serves, and maxSurgeGPUs leaves no room for one",
     },
     "create_workloads": {
         StepReason.CREATING_WORKLOADS: "ServingRoles or Deployments are missing and are created",
@@ -209,6 +222,20 @@ class Step:
         return f"{self.name}: {self.reason}: {self.message}"
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a rollout divides the fleet's pods between its revisions, for now."""
+
+    state: StepReason
+    """The state of the rollout: one of the reasons of `roll_out`."""
+    message: str
+    """What it waits for; of SURGE_TOO_SMALL, what to write."""
+    new: Mapping[str, int]
+    """Replicas of the spec's revision, by role."""
+    old: Mapping[tuple[str, str], int]
+    """Replicas of the others, by role and revision."""
+
+
 LOOK_AGAIN_S = 300.0
 """How long a fleet rests if no step asks for less. Watches report changes much sooner; this catches
 what a watch missed."""
@@ -248,6 +275,8 @@ class Draft:
     """Status may update what users got, even if only the numbers changed."""
     rolling: bool = False
     """Deployments of old revisions exist beside the current one."""
+    split: Split | None = None
+    """How the targets are divided between the revisions; None without old ones."""
     settled: frozenset[RoleName] = frozenset()
     """Roles whose Deployments stay as they are in this round, because a pod goes from one to the
     other."""
@@ -255,6 +284,10 @@ class Draft:
     """What a role's Deployment gets instead of its target, because a pod is to be flipped to it."""
     leaving: tuple[Pod, ...] = ()
     """Pods that were chosen for removal, now or earlier."""
+
+    def replicas(self, role: RoleName) -> int:
+        """Replicas that the role's Deployment of the current revision is to have."""
+        return self.targets[role] if self.split is None else self.split.new.get(role, 0)
 
     def act(self, *actions: Action) -> "Draft":
         return replace(self, actions=self.actions + actions)

@@ -181,18 +181,19 @@ LOOK_AT_DRAINS_S = 1.0
 
 
 def scale_deployments(snapshot: Snapshot, draft: Draft) -> Draft:
-    """Move each role's Deployment of the current revision to its target."""
+    """Move each role's Deployment of the current revision to its replicas."""
     draft = replace(draft, memory=replace(draft.memory, ask_loads=False))
     moves = list[str]()
-    for role, wanted in draft.targets.items():
+    for role in draft.targets:
         deployment = snapshot.deployment(role)
-        if deployment is not None and role not in draft.settled:
-            number_first, target = (
-                _number_first(snapshot, draft, role),
-                draft.held.get(role, wanted),
-            )
-            draft, move = _toward(snapshot, draft, deployment, target, number_first)
-            moves += [move] if move else []
+        fetching = draft.split is not None and role not in draft.split.new
+        if deployment is None or role in draft.settled or fetching:
+            continue
+        replicas = draft.replicas(role)
+        target = replicas if draft.rolling else draft.held.get(role, replicas)
+        number_first = _number_first(snapshot, draft, role)
+        draft, move = _toward(snapshot, draft, deployment, target, number_first)
+        moves += [move] if move else []
     if moves:
         return draft.step(StepReason.SCALING_DEPLOYMENTS, "; ".join(moves))
     message = ", ".join(f"{role} {target}" for role, target in draft.targets.items())
@@ -213,29 +214,31 @@ def _number_first(snapshot: Snapshot, draft: Draft, role: RoleName) -> str | Non
 
 
 def retire_old_revisions(snapshot: Snapshot, draft: Draft) -> Draft:
-    """Old Deployments keep serving until the new ones do; then they drain, shrink and go."""
-    old = snapshot.retired()
-    if not old:
+    """Move the old Deployments to what the rollout leaves them, and delete them when they have no
+    pods any more."""
+    old, split = snapshot.retired(), draft.split
+    if not old or split is None:
         return draft.step(StepReason.NO_OLD_REVISION, f"revision {snapshot.revision} is alone")
-    serving = {r: sum(pod.serving for pod in snapshot.current(r)) for r in draft.targets}
-    ready = all(serving[role] >= target for role, target in draft.targets.items())
     moves = list[str]()
     for deployment in old:
         replicas, pods = replicas_of(deployment), snapshot.pods_of(deployment)
-        meta = deployment["metadata"]
-        if replicas == 0 and not pods:
+        meta, role = deployment["metadata"], role_of(deployment)
+        target = split.old[role, str((meta.get("labels") or {}).get(names.REVISION, ""))]
+        if replicas == 0 and target == 0 and not pods:
             event = Event(EventReason.ROLLED_OUT, f"the last pod of {meta['name']} is gone")
             delete = Delete("Deployment", meta["name"], meta["uid"])
             draft, move = draft.event(event).act(delete), f"delete {meta['name']}"
         else:
-            draft, move = _toward(snapshot, draft, deployment, 0 if ready else replicas)
+            grows = (
+                next((r for r in draft.targets if r == role), None) if target > replicas else None
+            )
+            first = None if grows is None else _number_first(snapshot, draft, grows)
+            draft, move = _toward(snapshot, draft, deployment, target, first)
         moves += [move] if move else []
+    if moves:
+        return draft.step(StepReason.RETIRING_OLD_REVISION, "; ".join(moves))
     names_of_old = ", ".join(deployment["metadata"]["name"] for deployment in old)
-    if ready:
-        return draft.step(StepReason.RETIRING_OLD_REVISION, "; ".join(moves) or names_of_old)
-    progress = ", ".join(f"{n} of {draft.targets[role]} {role}" for role, n in serving.items())
-    message = f"{progress} pods of revision {snapshot.revision} serve; {names_of_old} serves on"
-    return draft.step(StepReason.WAITING_FOR_NEW_REVISION, message)
+    return draft.step(StepReason.WAITING_FOR_NEW_REVISION, f"{names_of_old} serves on")
 
 
 def _toward(

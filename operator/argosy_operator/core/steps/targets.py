@@ -56,8 +56,8 @@ MEASURED_STARTS = 20
 
 
 def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) -> RoleSupply:
-    """The role's pods as the scaling law counts them."""
-    pods = [pod for pod in snapshot.current(role) if pod.alive]
+    """The role's pods as the scaling law counts them, of all revisions: all of them serve."""
+    pods = [pod for pod in snapshot.pods if pod.role == role and pod.alive]
     ready = sum(pod.serving for pod in pods)
     starts = [seconds for of, seconds in draft.memory.starts.values() if of == role]
     return RoleSupply(
@@ -74,8 +74,9 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
 
 
 def current_target(snapshot: Snapshot, role: RoleName) -> int:
-    """The role's target before this round: from the ServingRole, else from its Deployments, else
-    replicas.min. After an edit of the spec it may be outside the bounds."""
+    """The role's target before this round: from the ServingRole; else, in a rollout, from the round
+    before; else from its Deployment; else replicas.min. After an edit of the spec it may be outside
+    the bounds."""
     bounds = snapshot.fleet.spec.role(role).replicas
     live = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
     number = live["spec"].get("replicas") if live else None
@@ -84,10 +85,13 @@ def current_target(snapshot: Snapshot, role: RoleName) -> int:
     ours = not snapshot.fleet.spec.autoscaling.is_by_others
     if ours and by_hand and remembered is not None:
         number = remembered  # another writer scaled a ServingRole that the operator scales
+    current = snapshot.deployment(role)
+    old = [child for child in snapshot.retired() if role_of(child) == role]
+    if number is None and old:
+        # Its pods are divided between revisions: none of the Deployments has the number.
+        before = getattr(snapshot.fleet.status.roles, role)
+        number = remembered if remembered is not None or before is None else before.desired
     if number is None:
-        # In a rollout whose new Deployment does not exist yet, the role has the pods of old ones.
-        current = snapshot.deployment(role)
-        old = (child for child in snapshot.retired() if role_of(child) == role)
         having = [current] if current is not None else old
         number = max(map(replicas_of, having), default=bounds.min)
     return int(number)
@@ -360,7 +364,7 @@ def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
     """The fleet's bid after its round was planned. A fleet that the scaling law does not size wants
     what its spec or its ServingRoles say; a fleet that is being deleted wants nothing."""
     spec = snapshot.fleet.spec
-    held = gpus_held(snapshot, draft.targets)
+    held = gpus_held(snapshot, {role: draft.replicas(role) for role in draft.targets})
     if snapshot.fleet.metadata.deletion_timestamp is not None:
         return Bid(least=0, wanted=0, held=held)
     gpus = {role: settings.resources.gpu for role, settings in spec.active_roles()}
@@ -406,8 +410,9 @@ def gpus_targeted(snapshot: Snapshot) -> int:
     )
 
 
-def gpus_held(snapshot: Snapshot, targets: Mapping[RoleName, int] | None = None) -> int:
-    """GPUs of the fleet's engine pods, and of replicas that are written but have no pod yet.
+def gpus_held(snapshot: Snapshot, replicas: Mapping[RoleName, int] | None = None) -> int:
+    """GPUs of the fleet's engine pods, and of replicas of the current revision that are written, or
+    are now, but have no pod yet.
 
     A replica counts as many as the spec says, so that the number agrees with the scaling law; a pod
     of another revision counts what it requests if that is more.
@@ -420,7 +425,7 @@ def gpus_held(snapshot: Snapshot, targets: Mapping[RoleName, int] | None = None)
     for role, _ in spec.active_roles():
         deployment = snapshot.deployment(role)
         written = replicas_of(deployment) if deployment is not None else 0
-        missing[role] = max(written, (targets or {}).get(role, 0))
+        missing[role] = max(written, (replicas or {}).get(role, 0))
     held = 0
     for pod in snapshot.pods:
         if pod.role == names.GATEWAY_ROLE or pod.phase in ("Succeeded", "Failed"):
