@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+from argosy_law.goals import Windows, cold_start_s
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.core.steps.targets import supply_of
 from tests.support.model import START_S, Model, fleet
 
 
@@ -49,3 +51,22 @@ def test_a_start_of_less_than_a_second_is_learnt_as_it_was() -> None:
     assert uid in model.memory.starting
     model.pods[uid] = replace(pod, ready=True, ready_at=pod.created_at + 0.25)
     assert plan(model.snapshot()).memory.starts[uid] == ("colocated", 0.25)
+
+
+def test_each_role_of_vllm_has_its_own_start_of_minutes() -> None:
+    took = {"prefill": 147.0, "decode": 413.0}
+    engine = {"type": "vllm", "image": "v:1"}
+    model = Model(fleet(mode="disaggregated", engine=engine, model={"uri": "pvc://models"}))
+    model.round()
+    model.tick()
+    model.round()
+    for uid, pod in model.pods.items():
+        if pod.role in took:
+            ready_at = pod.created_at + took[pod.role]
+            model.pods[uid] = replace(pod, ready=True, started=True, ready_at=ready_at)
+    planned = plan(model.snapshot())
+    assert dict(planned.memory.starts.values()) == took
+    draft = replace(planned.draft, memory=planned.memory)
+    for role, seconds in took.items():
+        supply = supply_of(model.snapshot(), draft, role, 1)
+        assert cold_start_s(supply, Windows(cold_start_s=180)) == seconds
