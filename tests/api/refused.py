@@ -29,6 +29,7 @@ def _typed(*types: Any) -> dict[str, Any]:
 
 
 H100: dict[str, Any] = {"name": "h100", "costPerHour": "4.10"}
+L40S: dict[str, Any] = {"name": "l40s", "costPerHour": "1", "nodeSelector": {"gpu": "l40s"}}
 TIMES = {
     "prefillBaseMs": "3.92",
     "perPromptTokenMs": "0.1066",
@@ -279,6 +280,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         },
         "bad",
         "write the same parallelism.tensor for both, or such as 2 and 4",
+    ),
+    "vLLM apart on GPUs for which it may choose different block sizes": (
+        {
+            "model": {"uri": "pvc://models/llama"},
+            "engine": VLLM,
+            "mode": "disaggregated",
+            "gpuTypes": [H100 | {"nodeSelector": {"gpu": "h100"}}, L40S],
+            "roles": {"prefill": {"gpuTypes": ["h100"]}, "decode": {"gpuTypes": ["l40s"]}},
+        },
+        "bad",
+        "write one gpuType for both roles, or a size in engine.args, such as --block-size=64",
     ),
     "weights over two GPUs in engines that hand KV over": (
         {

@@ -158,3 +158,20 @@ def test_the_models_say_the_same(case):
     with pytest.raises(ValidationError) as refused:
         ServingDeployment.model_validate(manifest(spec, name))
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"engine": {"type": "vllm", "image": "v:1", "args": ["--block-size", "64"]}},
+        {"engine": {"type": "vllm", "image": "v:1", "args": ["--block_size=64"]}},
+        {"roles": {"prefill": {"gpuTypes": ["h100"]}, "decode": {"gpuTypes": ["h100"]}}},
+        {"engine": {"type": "sglang", "image": "s:1"}},
+    ],
+    ids=["two arguments", "underscore", "one type", "sglang"],
+)
+def test_roles_of_vllm_whose_blocks_are_alike_are_accepted(other):
+    spec, _, _ = REFUSED["vLLM apart on GPUs for which it may choose different block sizes"]
+    thing = manifest({**spec, **other}, "chat")
+    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
+    ServingDeployment.model_validate(thing)

@@ -2,12 +2,14 @@
 
 import json
 import re
+from itertools import pairwise
 
 import pytest
 
 from argosy_engine.cli import parse
 from argosy_gateway.pods.endpoints import endpoint_of_pod
 from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_ENV, RENDERED_FLAGS
+from argosy_operator.core.snapshot.template import refusals
 from argosy_operator.render import workload
 from argosy_operator.render.common import identity_env
 from argosy_operator.render.engines import ARGOSY, SGLANG, VLLM, EnginePod
@@ -155,6 +157,79 @@ def test_disaggregated_pods_of_other_engines_get_their_handover_by_role(name):
         assert {"name": port, "containerPort": number} in made["ports"]
         ports = {"name": "UCX_TCP_PORT_RANGE", "value": "5700-5899"}
         assert ports in made["env"]
+
+
+def test_decode_pods_of_vllm_find_prefill_pods_by_their_own_address():
+    made = container(rendered(of_type("vllm", mode="disaggregated"))[0])
+    names_ = [env["name"] for env in made["env"]]
+    host = next(env for env in made["env"] if env["name"] == "VLLM_NIXL_SIDE_CHANNEL_HOST")
+    assert host["value"] == "$(POD_IP)"
+    # The kubelet fills in only what stands before it.
+    assert names_.index("POD_IP") < names_.index("VLLM_NIXL_SIDE_CHANNEL_HOST")
+
+
+def shm_of(deployment):
+    """The shared memory of the engine's container."""
+    spec = deployment["spec"]["template"]["spec"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container(deployment)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in spec["volumes"]}
+    return volumes[mounts["/dev/shm"]] if "/dev/shm" in mounts else None
+
+
+def test_vllm_on_several_gpus_has_shared_memory_which_a_template_may_bound():
+    bounded = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
+    roles = {
+        "prefill": {"parallelism": {"tensor": 1}, "resources": {"gpu": 1}},
+        "decode": {"parallelism": {"tensor": 4}, "resources": {"gpu": 4}},
+    }
+    alone, several = map(shm_of, rendered(of_type("vllm", mode="disaggregated", roles=roles)))
+    assert (alone, several) == (None, {"name": "shm", "emptyDir": {"medium": "Memory"}})
+    roles["decode"]["template"] = {"spec": {"volumes": [bounded]}}
+    _, several = map(shm_of, rendered(of_type("vllm", mode="disaggregated", roles=roles)))
+    assert several == bounded
+
+
+def test_a_prefill_pod_has_longer_than_vllm_takes_for_its_answers_and_leases():
+    one = of_type("vllm", mode="disaggregated", drain={"timeout": "90s"})
+    for deployment in rendered(one):
+        args = container(deployment)["args"]
+        waits_s = int(args[args.index("--shutdown-timeout") + 1])
+        assert deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > waits_s
+
+
+def test_what_the_kv_of_vllm_depends_on_is_the_same_in_both_roles():
+    """vLLM answers with garbage where block sizes differ. Only the tensor parallelism may."""
+    asked = {
+        "type": "vllm",
+        "image": "peer:1",
+        "dtype": "bfloat16",
+        "args": ["--block-size=64", "--kv-cache-dtype=fp8"],
+    }
+    other = {"name": "engine", "image": "other:2", "command": ["x"], "args": ["--block-size=128"]}
+    roles = {
+        "prefill": {
+            "parallelism": {"tensor": 2},
+            "resources": {"gpu": 2, "memory": "64Gi"},
+            "replicas": {"min": 2, "max": 3},
+            "template": {"spec": {"containers": [other]}},
+        },
+        "decode": {"parallelism": {"tensor": 4}, "resources": {"gpu": 4}},
+    }
+    one = of_type("vllm", mode="disaggregated", engine=asked, roles=roles)
+    prefill, decode = map(container, rendered(one))
+    assert (prefill["image"], prefill["command"]) == (decode["image"], decode["command"])
+    by_role = {"--tensor-parallel-size", "--kv-transfer-config"}
+    assert without(prefill["args"], by_role) == without(decode["args"], by_role)
+    assert "--block-size=64" in prefill["args"]
+    refused = {refusal.place[-1] for refusal in refusals(one.spec)}
+    assert refused == {"image", "command", "args"}
+
+
+def without(args, flags):
+    """The arguments but for these flags and their values."""
+    return [
+        arg for before, arg in pairwise(["", *args]) if arg not in flags and before not in flags
+    ]
 
 
 def test_our_engine_knows_the_flags_that_the_api_refuses(capsys):

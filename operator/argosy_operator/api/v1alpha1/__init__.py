@@ -10,6 +10,7 @@ The CRDs are generated from these classes. The text below a field is what `kubec
 between its fields. A field is here only if something acts upon it.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -55,6 +56,7 @@ _PREFILL, _DECODE, _COLOCATED = (
     f"self.roles.{role}" for role in ("prefill", "decode", "colocated")
 )
 _ADAPTERS = "self.spec.model.adapters"
+_BLOCK_SIZE = "^--block[-_]size(=|$)"
 _TENSOR = "{}.parallelism.tensor % {}.parallelism.tensor == 0"
 _LEAST_GPUS = "{0}.replicas.min * {0}.resources.gpu"
 _TYPED = "(has({0}.gpuTypes) && size({0}.gpuTypes) > 0)"
@@ -219,6 +221,16 @@ class ServingDeploymentSpec(ApiModel):
         sizes = self.roles.prefill.parallelism.tensor, self.roles.decode.parallelism.tensor
         return self.mode != "disaggregated" or max(sizes) % min(sizes) == 0
 
+    def blocks_are_alike(self) -> bool:
+        prefill, decode = self.roles.prefill.gpu_types, self.roles.decode.gpu_types
+        return (
+            self.engine.type != "vllm"
+            or self.mode != "disaggregated"
+            or not (prefill and decode)
+            or (len(prefill) == 1 and prefill == decode)
+            or any(re.match(_BLOCK_SIZE, arg) for arg in self.engine.args)
+        )
+
     def only_whole_kv_is_handed_over(self) -> bool:
         simulated = self.model.uri.startswith("sim://")
         roles = self.roles.prefill, self.roles.decode
@@ -352,6 +364,18 @@ class ServingDeploymentSpec(ApiModel):
             holds=kv_heads_fit,
             message="prefill and decode split the KV heads over numbers of GPUs of which neither "
             "divides the other: write the same parallelism.tensor for both, or such as 2 and 4",
+        ),
+        ValidationRule(
+            field=".roles",
+            cel="self.engine.type != 'vllm' || self.mode != 'disaggregated' || "
+            f"!{_TYPED.format(_PREFILL)} || !{_TYPED.format(_DECODE)} || "
+            f"(size({_PREFILL}.gpuTypes) == 1 && {_PREFILL}.gpuTypes == {_DECODE}.gpuTypes) || "
+            f"(has(self.engine.args) && "
+            f"self.engine.args.exists(a, {cel_matches('a', _BLOCK_SIZE)}))",
+            holds=blocks_are_alike,
+            message="vLLM chooses its block size by the GPU, and answers garbage where those of "
+            "prefill and decode differ: write one gpuType for both roles, or a size in "
+            "engine.args, such as --block-size=64",
         ),
         ValidationRule(
             field=".roles",
