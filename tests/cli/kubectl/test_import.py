@@ -220,6 +220,14 @@ def test_adapters_are_read_in_both_forms_of_vllm(module: str, read: tuple[str, s
     assert parse_adapter(module) == read
 
 
+def test_a_sidecar_with_vllm_in_its_name_is_not_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sidecar = "containers:\n      - {name: b, image: own/vllm-exporter:1}"
+    spec, _ = imported(MODULE.replace("containers:", sidecar), tmp_path, capsys)
+    assert spec["model"]["uri"] == "hf://Qwen/Qwen3-8B"
+
+
 def test_the_module_of_the_server_is_read_as_vllm_serve(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,7 +128,7 @@ def import_(
     found = _read(file, name) if file is not None else _ask(name, namespace, context, kubeconfig)
     try:
         fleet = convert(found)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CommandError(
             f"Deployment {name} is none that Kubernetes takes ({error}): kubectl apply "
             "--dry-run=server names the field"
@@ -215,6 +215,7 @@ def convert(deployment: Mapping[str, Any]) -> _Fleet:
             f"no container of Deployment {name} runs `vllm serve` or python -m {_SERVER}, in its "
             "command, its arguments or as the entrypoint of a vllm-openai image"
         )
+    served.sort(key=lambda one: not one[1].named)
     container, program = served[0]
     role: dict[str, Any] = {}
     template: dict[str, Any] = {}
@@ -257,6 +258,8 @@ class _Program:
 
     words: list[str]
     """Arguments of the server."""
+    named: bool = True
+    """Its command names the server; else only the image does."""
     env: dict[str, str] = field(default_factory=dict)
     """Variables that a shell sets before."""
     others: list[str] = field(default_factory=list)
@@ -289,6 +292,7 @@ def program_of(container: Mapping[str, Any]) -> _Program | None:
             return program
     image = str(container.get("image") or "").rpartition("/")[2]
     if not container.get("command") and "vllm" in image.partition(":")[0]:
+        program.named = False
         return program
     return None
 
