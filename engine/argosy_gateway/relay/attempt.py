@@ -259,7 +259,7 @@ class Attempt:
                 await self._answer.send_whole(led.status, led.headers, led.body)
                 return Ending.INVALID
             self._led = led
-            if led.prefill is not None and led.can_compute:
+            if self._was_computed:
                 self._reservation.first_token()
         try:
             try:
@@ -322,6 +322,11 @@ class Attempt:
     def _pulls(self) -> bool:
         """Whether the head is to pull KV that the gateway named, and has given no token yet."""
         return bool(self._led.members) and self._led.can_compute and not self._answer.started
+
+    @property
+    def _was_computed(self) -> bool:
+        """Whether a prefill pod has computed the prompt before the head is asked."""
+        return self._led.prefill is not None and self._led.can_compute
 
     def _lose_kv(self, reason: HandoverReason, why: object) -> None:
         """The head does not get the KV that the gateway has for it: it computes the prompt."""
@@ -438,8 +443,9 @@ class Attempt:
 
     def _learn_pace(self, head: http1.Head, first_token_at: float) -> None:
         """How quick the prefiller is, unless a decode pod computed the prompt in its place."""
-        if self._led.prefill is None:  # else it was learnt when the prompt was computed
-            if self._route.prefills and head.get(SERVED_HEADER) is None:
+        if not self._was_computed:  # else it was learnt when the prompt was computed
+            alone = self._led.prefill is None and head.get(SERVED_HEADER) is None
+            if self._route.prefills and alone:
                 return
             self._gateway.pace.observe(
                 self._route.prefiller.uid,
@@ -661,7 +667,7 @@ class Attempt:
         """Whether it is known when the prompt was computed. The head of a stream of ours comes with
         its first token, and that of another engine before; a led head has the KV already."""
         at: float | None = head_at
-        if self._route.head.keyed and self._led.prefill is None:
+        if self._route.head.keyed and not self._was_computed:
             at = self._answer.first_content_at
         if at is None:
             return False

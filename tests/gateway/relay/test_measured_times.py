@@ -5,11 +5,12 @@ Only the test moves the clock, so the values are exact.
 
 import dataclasses
 import json
+from dataclasses import dataclass
 
 import pytest
 
 from argosy_gateway.config import Slo
-from argosy_gateway.pods.endpoints import Endpoint, State
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from tests.gateway.direct import World, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, fail
 
@@ -18,11 +19,14 @@ WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**WHOLE, "stream": True}
 
 
+@dataclass
 class OtherEngine(Engine):
-    """vLLM, which sends the head of a stream before it computes anything."""
+    """vLLM or SGLang, which sends the head of a stream before it computes anything."""
+
+    kind: str = "vllm"
 
     def endpoint(self, state: State = State.SERVING) -> Endpoint:
-        return dataclasses.replace(super().endpoint(state), engine="vllm")
+        return dataclasses.replace(super().endpoint(state), engine=self.kind)
 
     def pod(self) -> tuple[str, str]:
         return "server", "uvicorn"
@@ -196,17 +200,23 @@ async def test_a_miss_is_counted_once_with_its_reason(gaps_s, tokens, why):
         assert misses(f) == {why: 1}
 
 
-async def test_the_head_of_another_engines_stream_is_not_its_first_token():
-    async def answer_late(call: Call) -> None:
-        await call.begin_stream()
-        await call.event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
-        await f.until(lambda: f.client.status == 200)
-        f.advance(7.0)
-        await call.token("x")
-        await call.finish(1)
+async def answer_late(call: Call, f: World) -> None:
+    await call.begin_stream()
+    await call.event(b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}')
+    await f.until(lambda: f.client is not None and f.client.status == 200)
+    f.advance(7.0)
+    await call.token("x")
+    await call.finish(1)
 
-    engine = OtherEngine("a", answer_late)
-    async with direct(engine, slo=SLO) as f:
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+async def test_the_head_of_another_engines_stream_is_not_its_first_token(kind: str) -> None:
+    async def decode(call: Call) -> None:
+        await answer_late(call, f)
+
+    head = OtherEngine("a", decode, Role.DECODE if kind == "sglang" else Role.COLOCATED, kind=kind)
+    prefills = [OtherEngine("p", answer, Role.PREFILL, kind=kind)] if kind == "sglang" else []
+    async with direct(head, *prefills, slo=SLO) as f:
         for _ in range(20):
             await f.answered(STREAM)
         assert f.state.pace.tokens_per_s() == pytest.approx(1 / 7, rel=0.1)
