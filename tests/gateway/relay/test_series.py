@@ -31,7 +31,9 @@ def moved(metrics):
 
 def test_every_label_value_exists_with_0_from_the_start():
     """rate() over a series that appears with its first event misses that event."""
-    shown = samples(Metrics(SLO))
+    metrics = Metrics(SLO)
+    metrics.expect_models(["m", "sql"])
+    shown = samples(metrics)
     zeros = {key: value for key, value in shown.items() if not key[0].endswith("_bucket")}
     assert set(zeros.values()) == {0.0}
     labelled = {key for key in zeros if len(key) > 1}
@@ -48,6 +50,8 @@ def test_every_label_value_exists_with_0_from_the_start():
     assert labelled == {
         *(("argosy_requests_received_total", value) for value in received),
         *(("argosy_requests_completed_total", value) for value in completed),
+        *(("argosy_gateway_other_requests_total", value) for value in completed),
+        *(("argosy_requests_by_model_total", name) for name in ("m", "sql")),
         *(
             (f"argosy_slo_requests_{name}", "default", mode, tpot, ttft)
             for name in ("total", "at_once_total")
