@@ -167,7 +167,7 @@ def test_a_shell_line_becomes_a_fleet_that_fetches_from_the_hub(
     assert role["resources"] == {"gpu": 1, "cpu": "2", "memory": "20G"}
     assert role["replicas"] == {"min": 1, "max": 2}
     assert [v["name"] for v in role["template"]["spec"]["volumes"]] == ["shm"]
-    for said in ("model.fetch.size", "slo", "probes", "volume cache"):
+    for said in ("model.fetch.size", "slo", "probes", "volume cache", "a Service mistral-7b"):
         assert said in notes
 
 

@@ -242,6 +242,10 @@ def convert(deployment: Mapping[str, Any]) -> _Fleet:
         "max, so raise max to what may be used"
     )
     fleet.notes.append("slo: a Deployment has none; write the limits that your users need")
+    fleet.notes.append(
+        f"metadata.name: the fleet's Service has it, too; write another name if a Service {name} "
+        "exists, which Argosy would not change"
+    )
     if template:
         role["template"] = {"spec": template}
     fleet.spec |= {"engine": engine, "roles": {"colocated": role}}
