@@ -115,6 +115,13 @@ class Reason(StrEnum):
         _SPEC,
         _PODS,
     )
+    ROLLOUT_PAUSED = (
+        "RolloutPaused",
+        "spec.rollout.paused is true: the pods of both revisions stay",
+        "",
+        _SPEC,
+        _PODS,
+    )
     ROLLED_OUT = (
         "RolledOut",
         "pods of the spec's revision serve, and no others are left",

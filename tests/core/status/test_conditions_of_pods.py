@@ -155,6 +155,20 @@ ROWS = [
         STARTING,
     ),
     Row(
+        "a rollout is held where it is",
+        World(
+            {"rollout": {"paused": True}},
+            (pod("colocated", revision="old"), GATEWAY),
+            deployed={"colocated": 0},
+            old="colocated",
+        ),
+        {
+            "RolledOut": "False RolloutPaused",
+            "Reconciling": "False RolloutPaused",
+            "Progressing": "False RolloutPaused",
+        },
+    ),
+    Row(
         "the last old pod does not leave first, and there is no room for a new one",
         World(
             {"rollout": {"maxSurgeGPUs": 0}},

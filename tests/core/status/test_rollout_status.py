@@ -107,6 +107,34 @@ def test_a_fleet_without_room_for_a_new_pair_is_stalled_until_the_surge_is_raise
     assert condition(model, "RolledOut").status == "True"
 
 
+@pytest.mark.parametrize(
+    ("strategy", "rounds", "pods"), [("Paced", 8, 4), ("BlueGreen", 3, 8), ("Recreate", 1, 4)]
+)
+def test_a_rollout_that_is_held_keeps_its_pods_and_goes_on_where_it_was(
+    strategy: str, rounds: int, pods: int
+) -> None:
+    model = edited(strategy=strategy, maxSurgeGPUs=0)
+    for _ in range(rounds):
+        model.round()
+        model.tick()
+    model.edit(rollout={"strategy": strategy, "maxSurgeGPUs": 0, "paused": True})
+    for _ in range(20):
+        model.round()
+        model.tick()
+    held = set(engines(model))
+    assert len(held) == pods
+    for _ in range(5):
+        assert model.round().actions == ()
+        model.tick()
+    assert set(engines(model)) == held
+    for role in ("prefill", "decode"):
+        assert sum(pod.serving for pod in model.pods.values() if pod.role == role) >= 2
+    assert condition(model, "RolledOut").reason == "RolloutPaused"
+    model.edit(rollout={"strategy": strategy, "maxSurgeGPUs": 0})
+    model.converge()
+    assert condition(model, "RolledOut").status == "True"
+
+
 def test_a_rollout_that_is_put_back_leaves_the_pods_that_served() -> None:
     model = converged(**PAIRS)
     before = set(engines(model))

@@ -369,6 +369,11 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         lambda: with_a_new_image(maxSurgeGPUs=0),
         "maxSurgeGPUs: 1 or more",
     ),
+    StepReason.ROLLOUT_PAUSED: (
+        "roll_out",
+        lambda: with_a_new_image(paused=True),
+        "waits for spec.rollout.paused: false",
+    ),
     StepReason.SETTINGS_IN_USE: ("await_settings", converged, "True of this generation"),
     StepReason.SETTINGS_PENDING: ("await_settings", renamed, "waits for chat-gateway-"),
     StepReason.SETTINGS_REFUSED: (

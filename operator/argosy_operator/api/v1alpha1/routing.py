@@ -158,6 +158,9 @@ class Rollout(ApiModel):
     """GPUs that Paced may use beyond those of the pods that the fleet is to have; a pod without
     GPUs counts as one. With 0 an old set leaves before a new one starts, which takes a fleet of two
     sets or more. Default: the GPUs of one set, so that no step lowers what serves."""
+    paused: bool = False
+    """True holds a rollout where it is: the pods of both revisions stay, and what the load asks for
+    meanwhile is added to the old one. Default False."""
 
 
 class Drain(ApiModel):

@@ -189,7 +189,8 @@ class RolloutStatus(ApiModel):
     strategy: Short
     """The spec's rollout.strategy."""
     state: Short
-    """NewPodsStart, OldPodsLeave, FetchingModel or SurgeTooSmall (docs/how-to/rollouts.md)."""
+    """NewPodsStart, OldPodsLeave, FetchingModel, SurgeTooSmall or RolloutPaused
+    (docs/how-to/rollouts.md)."""
     waits_for: Sentence
     """What the next step waits for; of SurgeTooSmall, what to write."""
     new: RevisionStatus

@@ -159,6 +159,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.FRONT_ROLLING)),
         ConditionRow("False", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
         ConditionRow("False", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
+        ConditionRow("False", Reason.ROLLOUT_PAUSED, when=(Fact.ROLLOUT_PAUSED,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
         ConditionRow("True", Reason.ROLLED_OUT, when=(Fact.ROLLED_OUT_BEFORE,)),
@@ -194,6 +195,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("False", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,), unless=_MOOT),
         ConditionRow("False", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
+        ConditionRow("False", Reason.ROLLOUT_PAUSED, when=(Fact.ROLLOUT_PAUSED,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_FAILS,)),
         ConditionRow("True", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
@@ -235,6 +237,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.PROGRESSING: (
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
         ConditionRow("False", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
+        ConditionRow("False", Reason.ROLLOUT_PAUSED, when=(Fact.ROLLOUT_PAUSED,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("True", Reason.PODS_LEAVING, when=(Fact.PODS_LEAVING,)),
         ConditionRow("True", Reason.STARTING, when=(Fact.PODS_MISSING,)),

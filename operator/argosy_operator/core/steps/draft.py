@@ -68,6 +68,7 @@ class StepReason(StrEnum):
     NEW_PODS_START = "NewPodsStart"
     OLD_PODS_LEAVE = "OldPodsLeave"
     SURGE_TOO_SMALL = "SurgeTooSmall"
+    ROLLOUT_PAUSED = "RolloutPaused"
     WAITING_AFTER_FAILURE = "WaitingAfterFailure"
     RETRYING_FAILED_ACTIONS = "RetryingFailedActions"
     NO_FAILED_ACTION = "NoFailedAction"
@@ -126,6 +127,8 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "their GPUs",
         StepReason.SURGE_TOO_SMALL: "nothing can begin: the last complete set of old pods does not "
         "leave before a new one serves, and maxSurgeGPUs leaves no room for one",
+        StepReason.ROLLOUT_PAUSED: "rollout.paused is true: the pods of all revisions stay, and "
+        "the old one grows with the targets",
     },
     "create_workloads": {
         StepReason.CREATING_WORKLOADS: "ServingRoles or Deployments are missing and are created",

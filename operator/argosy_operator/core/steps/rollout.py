@@ -149,6 +149,8 @@ def choose(rollout: Rollout, fleet: Fleet) -> Split:
         return Split(StepReason.FETCHING_MODEL, "the model of the new revision", {}, old)
     if fleet.steps == 0:
         return _say(fleet, fleet.wanted, fleet.divide(fleet.stay(fleet.old_steps), grows=False))
+    if rollout.paused:
+        return _held(rollout.max_surge_gpus, fleet)
     if rollout.strategy == "Recreate":
         return _recreate(fleet)
     if rollout.strategy == "BlueGreen":
@@ -207,6 +209,20 @@ def _paced(surge: int | None, fleet: Fleet) -> Split:
         return _blocked(fleet, fleet.of_new(first) + least - fleet.before)
     old = fleet.divide(fleet.stay(gone if leave is None else leave), grows=grows)
     return _within_room(fleet, kept, goal if grows else fleet.wanted, old, most)
+
+
+def _held(surge: int | None, fleet: Fleet) -> Split:
+    """The pods of all revisions stay, and those that drain are called back. The old ones grow."""
+    most = fleet.before + (fleet.of_new(fleet.come(1)) if surge is None else surge)
+    gone = fleet.served * fleet.old_steps // fleet.steps
+    there = {
+        role: min(n, sum(group.written for group in fleet.old if group.role == role))
+        for role, n in fleet.base.items()
+    }
+    old = fleet.divide(_most(there, fleet.stay(gone)), grows=True)
+    kept = _kept(fleet)
+    split = _within_room(fleet, kept, kept, old, most)
+    return replace(split, state=StepReason.ROLLOUT_PAUSED, message="spec.rollout.paused: false")
 
 
 def _kept(fleet: Fleet) -> Counts:
