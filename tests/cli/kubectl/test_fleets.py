@@ -98,3 +98,20 @@ def test_the_details_of_a_fleet_are_these_lines() -> None:
         "",
         "URL  http://chat.a.svc/v1  (inside the cluster)",
     ]
+
+
+def test_a_rollout_is_shown_with_both_revisions_and_what_it_waits_for() -> None:
+    rollout = {
+        "strategy": "Paced",
+        "state": "NewPodsStart",
+        "waitsFor": "1 colocated pods of the new revision to serve",
+        "new": {"revision": "bbbb", "desired": {"colocated": 1}, "serving": {"colocated": 0}},
+        "old": [{"revision": "aaaa", "desired": {"colocated": 2}, "serving": {"colocated": 2}}],
+    }
+    lines = fleet_text(chat(rollout=rollout), NOW).splitlines()
+    at = lines.index("Rollout (Paced) NewPodsStart: 1 colocated pods of the new revision to serve")
+    assert [line.split() for line in lines[at + 2 : at + 4]] == [
+        ["new", "bbbb", "colocated", "0", "1"],
+        ["old", "aaaa", "colocated", "2", "2"],
+    ]
+    assert not [line for line in fleet_text(chat(), NOW).splitlines() if "Rollout" in line]

@@ -169,6 +169,7 @@ def fleet_text(fleet: Object, now: float) -> str:
     """One fleet: its line, its roles, what clients get, what is not fine, its address."""
     status = fleet.get("status") or {}
     lines = [fleets_table([fleet], now), "", _roles(status.get("roles") or {})]
+    lines += _rollout(status.get("rollout") or {})
     lines += _goodput(fleet)
     lines += _newer(fleet)
     wrong = [c for c in status.get("conditions") or () if not fine(c)]
@@ -188,6 +189,20 @@ def _roles(roles: Object) -> str:
         for name, role in roles.items()
     ]
     return table(head, rows) if rows else "No pods are reported yet."
+
+
+def _rollout(rollout: Object) -> list[str]:
+    """The revisions of a rollout, and what it waits for."""
+    if not rollout:
+        return []
+    revisions = (rollout["new"], *rollout["old"])
+    rows = [
+        (age, one["revision"], role, str(one["serving"].get(role, 0)), str(wanted))
+        for age, one in zip(("new", *["old"] * len(revisions)), revisions, strict=False)
+        for role, wanted in one["desired"].items()
+    ]
+    said = f"Rollout ({rollout['strategy']}) {rollout['state']}: {rollout['waitsFor']}"
+    return ["", said, table(("", "revision", "role", "serving", "wanted now"), rows)]
 
 
 def _newer(fleet: Object) -> list[str]:
