@@ -333,7 +333,7 @@ class Attempt:
         prefill, head = self._led.prefill, self._route.head
         log.warning("%s has no KV of %s: %s", head.name, prefill and prefill.name, why)
         if prefill is not None and reason is not HandoverReason.LATE:  # which is the gateway's own
-            self._gateway.directory.pairs.count_failure(prefill.uid, head.uid, str(why))
+            self._gateway.directory.pairs.count_failure(prefill.uid, head.uid, reason)
         self._gateway.metrics.count_failed_handover(reason)
         if self._exchange is not None:
             self._exchange.abort()

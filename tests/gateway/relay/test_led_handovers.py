@@ -17,7 +17,7 @@ from argosy_gateway.pods.endpoints import Role, State
 from argosy_gateway.relay.handover import nixl
 from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.estimates import Transfers
-from argosy_gateway.server.admin import pod_loads
+from argosy_gateway.server.admin import failing_pairs, pod_loads
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine, answer, close_early, fail, front
 
@@ -137,6 +137,7 @@ async def test_a_decode_pod_that_gets_no_kv_computes_the_prompt_and_the_client_s
         answered = await f.answered(asked)
         assert f.state.directory.pairs.avoids("p", "d")
         assert failures(f) == {"no_kv": 1}
+        assert [pair["reason"] for pair in failing_pairs(f.state)] == ["no_kv"]
     assert (answered.status, "three" in answered.text) == (200, True)
     assert "error" not in answered.text
     assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
@@ -220,6 +221,7 @@ async def test_a_prefill_pod_that_fails_is_passed_over_and_decode_computes_at_la
         answered = await f.answered(CHAT)
         assert f.state.directory.pairs.avoids("p", "d")
         assert failures(f) == {reason: 1}
+        assert [pair["reason"] for pair in failing_pairs(f.state)] == [reason]
     assert answered.status == 200
     assert "kv_transfer_params" not in decode.calls[0].body
 
@@ -494,6 +496,7 @@ async def test_a_prefill_pods_answer_that_is_not_vllms_costs_no_request(behaviou
     async with direct(prefill, decode) as f:
         answered = await f.answered(CHAT)
         assert failures(f) == {reason: 1}
+        assert [pair["reason"] for pair in failing_pairs(f.state)] == [reason]
     assert answered.status == 200
     assert "kv_transfer_params" not in decode.calls[0].body
 

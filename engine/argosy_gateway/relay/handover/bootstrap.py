@@ -124,6 +124,6 @@ class Rooms:
 
     def _lose(self, pod: Endpoint, reason: HandoverReason, why: str) -> None:
         log.warning("prefill pod %s failed its half of a request: %s", pod.name, why)
-        self._gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, why)
+        self._gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, reason)
         self._gateway.metrics.count_failed_handover(reason)
         self._fail("its prefill pod failed", None)

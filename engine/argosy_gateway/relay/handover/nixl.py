@@ -113,11 +113,11 @@ class TwoPhases:
                     first_token_s=first_token_s,
                 )
             self._hold.end()
-            why = answered.detail
-            log.warning("%s computed no prompt for %s: %s", pod.name, self._route.head.name, why)
-            if answered.reason is not HandoverReason.BUSY:
-                gateway.directory.pairs.count_failure(pod.uid, self._route.head.uid, why)
-            gateway.metrics.count_failed_handover(answered.reason)
+            why, head = answered.reason, self._route.head
+            log.warning("%s computed no prompt for %s: %s", pod.name, head.name, answered.detail)
+            if why is not HandoverReason.BUSY:
+                gateway.directory.pairs.count_failure(pod.uid, head.uid, why)
+            gateway.metrics.count_failed_handover(why)
         return ALONE
 
     def end(self, *, used: bool) -> None:
