@@ -5,6 +5,8 @@ or the user's, to order an unmarked engine to drain, to mark more pods than the 
 remove a pod that still answers before its time is over.
 """
 
+from typing import Any
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -27,6 +29,15 @@ CHILDREN = [
 ]
 
 
+ROLLOUTS = (
+    {},
+    {"maxSurgeGPUs": 0},
+    {"maxSurgeGPUs": 3},
+    {"strategy": "BlueGreen"},
+    {"strategy": "Recreate"},
+)
+
+
 class Faults(FaultyWorld):
     """Also names that another owner takes, events that are lost, and a fleet that is made anew."""
 
@@ -41,6 +52,10 @@ class Faults(FaultyWorld):
     @rule(replicas=st.integers(0, 6))
     def someone_scales(self, replicas: int) -> None:
         self.world.scale(replicas)
+
+    @rule(rollout=st.sampled_from(ROLLOUTS), image=st.sampled_from(["engine:3", "engine:4"]))
+    def the_user_rolls_out_by_another_strategy(self, rollout: dict[str, Any], image: str) -> None:
+        self.world.edit(rollout=rollout, engine={"image": image})
 
     @rule(times=st.integers(0, 2))
     def events_are_lost_or_come_twice(self, times: int) -> None:
