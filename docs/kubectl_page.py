@@ -24,7 +24,8 @@ manifest is compared with krew's guide, and the archive was unpacked and run wit
 It needs Python 3.11 or newer. It uses the kubeconfig that kubectl uses, and no rights beyond the
 user's own: `get` and `list` of servingdeployments, deployments, replicasets and pods; `drain`
 also `get` of `pods/proxy`, `patch` of pods and, with `--delete`, `delete` of pods. `import`
-`get` of deployments. `render`, `lint` and `import -f` need no cluster.
+`get` of deployments. `render`, `lint` and `import -f` need no cluster. `kubectl argosy --version`
+prints the version, as every command of Argosy does.
 
 The shell completes verbs, flags and, where a cluster answers within two seconds, names of fleets
 and for `drain` of engine pods, if kubectl's own completion is set up (`kubectl completion bash`,

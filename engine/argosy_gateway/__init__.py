@@ -5,5 +5,3 @@ Reading order: `relay/relay.py` (which pods a request is sent to, when again, ho
 Around them: `server` takes requests in, `routing` chooses pods, `pods` knows them, `accounting`
 counts what became of requests, `wire` has the protocols.
 """
-
-__version__ = "0.1.0"

@@ -21,8 +21,11 @@ _PLUGIN = "argosy_operator.cli.kubectl.app"
 def main() -> NoReturn:
     """Dispatch `argosy <program> …` to that program's `main`; exit status 2 names the programs."""
     words = sys.argv[1:]
+    if words[:1] == ["--version"]:
+        _print_version()
     if not words or words[0] not in _PROGRAMS:
         usage = "\n".join(f"  argosy {name:9} {what}" for name, (_, what) in _PROGRAMS.items())
+        usage += "\n  argosy --version"
         asked_for_help = bool(words) and words[0] in {"-h", "--help", "help"}
         stream = sys.stdout if asked_for_help else sys.stderr
         stream.write(f"usage:\n{usage}\n")
@@ -44,7 +47,18 @@ def kubectl_completion() -> NoReturn:
     _run("kubectl", sys.argv[1:], "complete")
 
 
+def _print_version() -> NoReturn:
+    """Print the version of the distribution, which all programs have."""
+    from importlib.metadata import version
+
+    sys.stdout.write(f"argosy {version('argosy')}\n")
+    sys.exit(0)
+
+
 def _run(program: str, argv: list[str], function: str = "main") -> NoReturn:
+    # Before the import: it needs the program's extra, and torch takes seconds.
+    if argv[:1] == ["--version"] and function == "main":
+        _print_version()
     extra = "operator" if program == "kubectl" else program
     module = _PLUGIN if program == "kubectl" else _PROGRAMS[program][0]
     try:

@@ -1,11 +1,15 @@
 """The version is written in pyproject.toml; every other place says the same."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
+import argosy
 from argosy_operator.cli.run import DEFAULT_ENGINE, DEFAULT_GATEWAY
 
 ROOT = Path(__file__).parents[2]
@@ -27,3 +31,23 @@ def test_the_readmes_images_have_it():
     )
     assert len(tags) >= 5
     assert set(tags) == {VERSION}
+
+
+@pytest.mark.parametrize("command", ["argosy", "kubectl-argosy"])
+def test_a_command_prints_it(command: str) -> None:
+    program = Path(sys.executable).with_name(command)
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"argosy {VERSION}\n", "")
+
+
+@pytest.mark.parametrize("program", ["operator", "gateway", "engine", "fetch", "simulate"])
+def test_a_program_prints_it_also_where_its_extra_is_not_installed(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    modules = ("argosy_operator", "argosy_gateway", "argosy_engine", "argosy_fetch", "argosy_law")
+    for module in modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setattr(sys, "argv", ["argosy", program, "--version"])
+    with pytest.raises(SystemExit) as ended:
+        argosy.main()
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"argosy {VERSION}\n")
