@@ -21,7 +21,7 @@ import httpx
 import yaml
 
 from local.cluster.cluster import Cluster
-from local.demo.kube import Kube, await_answer, is_ready
+from local.demo.kube import Kube, await_answer, condition, is_ready
 from local.demo.places.place import helm_install
 from local.demo.traffic.client import ANSWER_LIMIT_S, ask
 from local.demo.traffic.plan import Due
@@ -116,10 +116,14 @@ def running(peer: Path, **spec: Any) -> Iterator[tuple[Kube, str]]:
 
 
 def apply(kube: Kube, **spec: Any) -> None:
-    """Apply the fleet, and wait until it is Ready."""
+    """Apply the fleet, and wait until it is Ready and no pod of an older revision is left."""
     whole = yaml.safe_dump(manifest(_weights().name, **spec))
     kube.kubectl("apply", "-n", NAMESPACE, "-f", "-", given=whole)
-    kube.wait(SD, is_ready, timeout_s=READY_S, what="the fleet of vLLM is Ready")
+
+    def serves(found: dict[str, Any]) -> bool:
+        return is_ready(found) and condition(found, "RolledOut")["status"] == "True"
+
+    kube.wait(SD, serves, timeout_s=READY_S, what="the fleet of vLLM serves as applied")
 
 
 def _weights() -> Path:
