@@ -377,9 +377,14 @@ class Attempt:
 
     @property
     def _body(self) -> bytes:
-        """The client's request as the head's engine knows the model."""
+        """The client's request as the head's engine knows the model, with a seed for ours."""
         model, request = self._model, self._request
-        return request.body if model is None else rename_model(request.body, request.model, model)
+        body = request.body
+        if model is not None:
+            body = rename_model(body, request.model, model)
+        if request.seed is not None and not self._route.head.keyed:
+            body = add_members(body, {"seed": request.seed})
+        return body
 
     @property
     def _model(self) -> str | None:

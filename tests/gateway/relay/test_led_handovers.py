@@ -143,6 +143,15 @@ async def test_a_decode_pod_that_gets_no_kv_computes_the_prompt_and_the_client_s
     assert ["kv_transfer_params" in call.body for call in decode.calls] == [True, False]
 
 
+async def test_engines_whose_streams_do_not_go_on_elsewhere_get_no_seed():
+    prefill, decode = pair()
+    async with led(prefill, decode) as f:
+        await f.answered(STREAM)
+        await f.answered({**STREAM, "seed": 7})
+    for calls in (prefill.calls, decode.calls):
+        assert [call.body.get("seed") for call in calls] == [None, 7]
+
+
 async def hang(call):
     await call.gone()
 
