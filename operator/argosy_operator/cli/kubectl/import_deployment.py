@@ -252,7 +252,9 @@ def convert(deployment: Mapping[str, Any]) -> _Fleet:
     fleet.spec["slo"] = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
     strategy = (deployment.get("spec") or {}).get("strategy")
     if strategy:
-        fleet.notes.append("its strategy: a new revision comes up whole, then the old one drains")
+        fleet.notes.append(
+            "its strategy: spec.rollout says how a new revision takes the place of the old one"
+        )
     return fleet
 
 
