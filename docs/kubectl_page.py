@@ -59,8 +59,10 @@ NOTES = {
         "above its limit, which it refuses when the pods are made. Warnings are an SLO below the "
         "engine's floor, a simulated engine that does not exist, a policy without an SLO, and a "
         "range in which the SLO can change nothing. Each line is "
-        "`FILE:LINE: error: …`, as compilers print it. A list of objects, such as that of `kubectl "
-        "get sd -A -o yaml | kubectl argosy lint -`, is read item by item."
+        "`FILE:LINE: error: …`, as compilers print it. Each FILE is read as `kubectl apply -f` "
+        "reads it: it may have several documents, be a folder, of which the `.yaml`, `.yml` and "
+        "`.json` files are read, or hold a list of objects, such as that of `kubectl get sd -A -o "
+        "yaml | kubectl argosy lint -`. Objects of other kinds are left alone."
     ),
     "import": (
         "It reads the container that runs `vllm serve`, as a command, as a shell's line or as the "

@@ -179,6 +179,31 @@ def test_lint_takes_what_kubectl_get_prints(
     assert out.endswith("2 fleets, 1 errors, 0 warnings\n")
 
 
+def test_the_manifests_of_a_folder_are_read_as_kubectl_reads_them(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "fleets"
+    (folder / "below.yaml").mkdir(parents=True)
+    (folder / "below.yaml" / "not-read.yaml").write_text("kind: [")
+    (folder / "README.md").write_text("kind: [")
+    (folder / "a.yaml").write_text(FLEET)
+    (folder / "b.yml").write_text(f"{FLEET}---\n{FLEET.replace('50ms', '5x')}")
+    (folder / "c.json").write_text(json.dumps(listed(FLEET, FLEET)))
+    (tmp_path / "other").write_text(FLEET)
+    status, out, _ = run("lint", str(folder), str(tmp_path / "other"))
+    assert (status, out.splitlines()[-1]) == (1, "6 fleets, 1 errors, 0 warnings")
+    assert out.startswith(f"{folder / 'b.yml'}:19: error: ServingDeployment chat: spec.slo.tpot")
+    assert run("render", str(folder / "below.yaml"))[0] == 1
+    (folder / "b.yml").unlink()
+    assert run("render", str(folder))[0] == 0
+
+
+@pytest.mark.parametrize("verb", ["lint", "render"])
+def test_a_folder_without_manifests_is_named(verb: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(FLEET)
+    status, _, said = run(verb, str(tmp_path))
+    assert status == 1
+    assert f"there is no .yaml, .yml, .json file in {tmp_path}" in said
+
+
 @pytest.mark.parametrize("verb", ["lint", "render"])
 def test_a_file_that_cannot_be_read_or_holds_no_fleet_is_named(
     verb: str, run: Run, tmp_path: Path

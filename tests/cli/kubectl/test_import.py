@@ -289,6 +289,19 @@ def test_what_cannot_be_imported_is_a_sentence(
     assert said in capsys.readouterr().err
 
 
+def test_a_deployment_is_found_in_a_folder_and_in_a_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = {"apiVersion": "v1", "kind": "List", "items": [*map(yaml.safe_load, (SHELL, CLAIM))]}
+    (tmp_path / "a.yaml").write_text(yaml.safe_dump(both))
+    (tmp_path / "b.yaml").write_text(f"kind: Pod\n---{MODULE}")
+    for name in ("mistral-7b", "llama", "qwen"):
+        assert main(["import", f"deployment/{name}", "-f", str(tmp_path)]) == 0
+        assert yaml.safe_load(capsys.readouterr().out)["metadata"]["name"] == name
+    assert main(["import", "deployment/none", "-f", str(tmp_path)]) == 1
+    assert "it has mistral-7b, llama, qwen" in capsys.readouterr().err
+
+
 def test_flags_are_read_in_every_spelling() -> None:
     words = ["m", "--a=1", "--b_c", "2", "--enforce-eager", "-tp", "4", "--x"]
     assert parse_flags(words) == [

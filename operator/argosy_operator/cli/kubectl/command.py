@@ -31,7 +31,10 @@ Output = Annotated[
     Literal["table", "wide", "json", "yaml"],
     typer.Option("-o", "--output", help="table, wide, json or yaml."),
 ]
-Files = Annotated[list[str], typer.Argument(help="Manifests in YAML or JSON; - is standard input.")]
+Files = Annotated[
+    list[str],
+    typer.Argument(help="Manifests in YAML or JSON, or folders of them; - is standard input."),
+]
 
 
 class Exit(IntEnum):

@@ -23,7 +23,7 @@ from argosy_operator.cli.kubectl.command import (
     Namespace,
     as_yaml,
 )
-from argosy_operator.cli.kubectl.lint import documents, findings
+from argosy_operator.cli.kubectl.lint import documents, findings, read_documents
 from argosy_operator.core.snapshot.template import OWN_VOLUMES
 
 _SERVER = "vllm.entrypoints.openai.api_server"
@@ -109,7 +109,9 @@ def import_(
     ],
     file: Annotated[
         str | None,
-        typer.Option("-f", "--filename", help="Read it from a manifest; - is standard input."),
+        typer.Option(
+            "-f", "--filename", help="Read it from a manifest or a folder; - is standard input."
+        ),
     ] = None,
     namespace: Namespace = None,
     context: Context = None,
@@ -142,19 +144,11 @@ def import_(
 
 
 def _read(file: str, name: str) -> dict[str, Any]:
-    """Return the Deployment of that name in a file of manifests. Raises CommandError."""
-    from pathlib import Path
-
-    try:
-        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        read = list(documents(raw.decode(), file))
-    except OSError as error:
-        raise CommandError(f"cannot read {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise CommandError(f"{file} is no text in UTF-8") from error
+    """Return the Deployment of that name in a file or folder of manifests. Raises CommandError."""
+    read = read_documents([file])
     for one in read:
         if one.problem is not None:
-            raise CommandError(f"{file}:{one.line}: {one.problem}")
+            raise CommandError(f"{one.source}:{one.line}: {one.problem}")
     objects = [d.value for d in read if isinstance(d.value, dict)]
     deployments = {_name_of(o): o for o in objects if o.get("kind") == "Deployment"}
     if name in deployments:

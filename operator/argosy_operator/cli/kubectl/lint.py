@@ -21,6 +21,8 @@ from argosy_operator.core.warnings import warnings
 KIND = "ServingDeployment"
 LISTS = ("List", f"{KIND}List")
 """Kinds of what `kubectl get -o yaml` and the API server answer: many objects in one."""
+SUFFIXES = (".yaml", ".yml", ".json")
+"""Of the files of a folder that are read: kubectl's."""
 MOST_VALUES = 100_000
 """Values that aliases add to one document: a few of them nested make gigabytes."""
 
@@ -290,7 +292,7 @@ def lint(
     strict: Annotated[bool, typer.Option(help="A warning is an error, too.")] = False,
 ) -> int:
     """Check manifests of ServingDeployments without a cluster. Exits 1 if one has an error."""
-    read = read_documents(files)
+    read = read_fleets(files)
     found = [one for document in read for one in findings(document)]
     errors = sum(one.level == "error" for one in found)
     if output != "text":
@@ -303,21 +305,45 @@ def lint(
     return Exit.FAILED if errors or (strict and found) else Exit.OK
 
 
-def read_documents(files: list[str]) -> list[Document]:
-    """Read all documents of the files; "-" is standard input.
+def read_fleets(files: Sequence[str]) -> list[Document]:
+    """Read all documents of the files, other kinds of objects included.
 
     Raises CommandError for a file that cannot be read, and if none of them holds a fleet or a
     document that cannot be read.
     """
-    read = list[Document]()
-    for file in files:
-        try:
-            raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-            read += documents(raw.decode(), file)
-        except OSError as error:
-            raise CommandError(f"cannot read {file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise CommandError(f"{file} is no text in UTF-8") from error
+    read = read_documents(files)
     if not any(document.is_fleet or document.problem for document in read):
         raise CommandError(f"there is no ServingDeployment in {', '.join(files)}")
     return read
+
+
+def read_documents(files: Sequence[str]) -> list[Document]:
+    """Read all documents of files and folders, as `kubectl apply -f` does; "-" is standard input.
+
+    Raises CommandError for what cannot be read.
+    """
+    return [one for given in files for file in _files(given) for one in _read(file)]
+
+
+def _files(given: str) -> list[str]:
+    """Return the file, or the manifests of the folder by name. Folders in it are left out."""
+    folder = Path(given)
+    if given == "-" or not folder.is_dir():
+        return [given]
+    try:
+        found = sorted(one for one in folder.iterdir() if one.suffix in SUFFIXES and one.is_file())
+    except OSError as error:
+        raise CommandError(f"cannot read {given}: {error.strerror}") from error
+    if not found:
+        raise CommandError(f"there is no {', '.join(SUFFIXES)} file in {given}")
+    return [str(one) for one in found]
+
+
+def _read(file: str) -> list[Document]:
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return list(documents(raw.decode(), file))
+    except OSError as error:
+        raise CommandError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file} is no text in UTF-8") from error

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.cli.kubectl.command import CommandError, Exit, Files, as_json, as_yaml, items
-from argosy_operator.cli.kubectl.lint import findings, read_documents
+from argosy_operator.cli.kubectl.lint import findings, read_fleets
 from argosy_operator.cli.run import default_images
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.actions import Apply, Create
@@ -110,7 +110,7 @@ def render(
     ] = None,
 ) -> int:
     """Print the child objects of ServingDeployments as the operator would create them."""
-    read = read_documents(files)
+    read = read_fleets(files)
     errors = [one for d in read for one in findings(d) if one.level == "error"]
     if errors:
         for one in errors:
