@@ -194,10 +194,14 @@ def measure(peer: Path, figures: Figures) -> None:
 class Run:
     """The clients, and what they and the fleet's status say."""
 
-    def __init__(self, kube: Kube, url: str, role: str, prompt: int, answer: int) -> None:
-        """`role` is the one whose replicas change; `prompt` and `answer` are tokens."""
+    def __init__(
+        self, kube: Kube, url: str, role: str, prompt: int, answer: int, *, clients: int = CLIENTS
+    ) -> None:
+        """`role` is the one whose replicas change; `prompt` and `answer` are tokens; so many
+        `clients` ask at once when the load is high."""
         self.kube, self.url, self.role = kube, url, role
         self._tokens = prompt, answer
+        self._at_once = clients
         self.seen: list[Seen] = []
         self.most = self.serving = 0
         self.up_s = self.down_s = 0.0
@@ -214,12 +218,12 @@ class Run:
             httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as http,
             asyncio.TaskGroup() as group,
         ):
-            for number in range(CLIENTS):
+            for number in range(self._at_once):
                 group.create_task(self._client(http, number))
             try:
                 # A law that has learnt nothing yet may have made a second pod already.
                 await self._until(1, DOWN_S)
-                self._clients, began = CLIENTS, time.monotonic()
+                self._clients, began = self._at_once, time.monotonic()
                 await self._until(2, UP_S)
                 self.up_s = time.monotonic() - began
                 await asyncio.sleep(20)  # both serve
@@ -237,7 +241,7 @@ class Run:
                 await asyncio.sleep(0.5)
                 continue
             due = Due(time.monotonic() - self._began, 0, *self._tokens)
-            seen = await ask(http, self.url, NAME, CLIENTS * asked + number, due, self._began)
+            seen = await ask(http, self.url, NAME, self._at_once * asked + number, due, self._began)
             self.seen.append(seen)
             asked += 1
             await asyncio.sleep(0.2 if self._clients > 1 else 2.0)

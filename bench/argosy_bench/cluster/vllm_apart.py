@@ -1,7 +1,7 @@
 """vLLM with prefill and decode apart: 1 → 2 → 1 prefill pods on the SLO, and no request lost.
 
 A colocated fleet gives the texts first. Then the same fleet goes to mode disaggregated, gives the
-same texts, and takes a second prefill pod while ten clients ask. vLLM's own counters show the KV
+same texts, and takes a second prefill pod while four clients ask. vLLM's own counters show the KV
 that moved. It runs on a one-machine Kubernetes of its own, with the weights of
 `local.weights.smollm2`.
 """
@@ -25,8 +25,9 @@ FIGURES = (
     Figure("vllm_apart_kv_share", target=Target(">=", 0.95), digits=2),
     Figure("vllm_apart_kv_read_late", target=Target("==", 0), digits=0),
 )
-PROMPT, ANSWER = 300, 4
-"""Tokens. The KV of such a prompt is quicker to move than to compute."""
+PROMPT, ANSWER, CLIENTS = 600, 2, 4
+"""Tokens, and those who ask at once: prefill is what such requests wait for, and its KV is quicker
+to move than to compute."""
 _VARIABLES = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -43,7 +44,7 @@ _COMMON: dict[str, Any] = {
         "args": ["--enforce-eager"],
         "env": [{"name": name, "value": value} for name, value in _VARIABLES.items()],
     },
-    "slo": {"ttft": {"target": "4s"}, "tpot": {"target": "1s"}},
+    "slo": {"ttft": {"target": "6s"}, "tpot": {"target": "2s"}},
 }
 COLOCATED = {**_COMMON, "roles": {"colocated": {"replicas": {"min": 1, "max": 1}}}}
 APART = {
@@ -137,21 +138,21 @@ def measure(peer: Path, figures: Figures) -> None:
     with running(peer, **COLOCATED) as (kube, url):
         expected = texts(url)
         apply(kube, **APART)
-        got = texts(url)
+        differ = [pair for pair in zip(expected, texts(url), strict=True) if pair[0] != pair[1]]
+        run = Run(kube, url, "prefill", PROMPT, ANSWER, clients=CLIENTS)
         before = counters(kube, "decode")
-        run = Run(kube, url, "prefill", PROMPT, ANSWER)
-        asyncio.run(run.play())
+        try:
+            asyncio.run(run.play())
+        except TimeoutError as error:
+            figures.notes["vllm-apart"] = str(error)
+        grown = {name: n - before.get(name, 0.0) for name, n in counters(kube, "decode").items()}
+        late = counters(kube, "prefill")[READ_LATE]
         why = kube.kubectl("argosy", "explain", NAME, "-n", NAMESPACE)
         figures.notes["explain"] = why[:4000]
-        moved, computed = (
-            counters(kube, "decode")[name] - before.get(name, 0.0) for name in (MOVED, COMPUTED)
-        )
-        late = counters(kube, "prefill")[READ_LATE]
-    differ = [pair for pair in zip(expected, got, strict=True) if pair[0] != pair[1]]
     figures.lists["differ"] = [{"colocated": old, "apart": new} for old, new in differ]
     figures.put("vllm_apart_texts", len(expected))
     figures.put("vllm_apart_texts_that_differ", len(differ))
-    figures.put("vllm_apart_kv_share", moved / max(moved + computed, 1))
+    figures.put("vllm_apart_kv_share", grown[MOVED] / max(grown[MOVED] + grown[COMPUTED], 1))
     figures.put("vllm_apart_kv_read_late", late)
     figures.put("vllm_apart_explains", all(f"{role} " in why for role in ("prefill", "decode")))
     run.put(figures, "vllm_apart")
