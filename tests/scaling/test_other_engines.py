@@ -144,6 +144,21 @@ def test_a_prefill_pod_has_the_steps_of_its_prompts_alone(engine):
     assert role.outstanding_prompt_tokens == Value(400, 105)
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_a_prompt_that_takes_longer_than_a_scrape_counts_whole(at_once):
+    """vLLM counts a prompt's seconds when it is done. Those of one batch overlap."""
+    pages = []
+    for second in range(41):
+        done = second // 13 * at_once
+        pages.append(
+            page(100 + second, others.VLLM_SERIES, running=at_once, kv=1, steps=second // 13,
+                 prompt_tokens=300 * done, prompts=done, cached=0, prefill_s=13 * done, waiting=0)
+        )  # fmt: skip
+    (row,) = of_role("prefill", scraped(*pages)).steps
+    assert (row.steps, row.prefill_tokens) == (1, 300 * at_once)
+    assert 13 <= row.seconds <= 14
+
+
 def test_seconds_of_prompts_are_not_read_of_a_decode_pod():
     broken = AFTER | {"prefill_s": 59_543, "waiting": 4}
     pages = page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **broken)

@@ -156,21 +156,27 @@ def _steps(pod: _Pod) -> Iterable[Series]:
     found = pod.found
     times = sorted(set.intersection(*(set(found[name]) for name in pod.counters)))
     total = dict.fromkeys(samples.STEP_COUNTERS, 0.0)
-    rows = [(times[0], dict(total))] if times else []
+    rows, free_s = [(times[0], dict(total))] if times else [], 0.0
     for before, at in pairwise(times):
-        for name, grown in _grown(pod, before, at).items():
-            total[name] += grown
+        grown = _grown(pod, before, at, free_s)
+        free_s += pod.processes * (at - before) - grown[SECONDS]
+        for name, more in grown.items():
+            total[name] += more
         rows.append((at, dict(total)))
     return [pod.series(name, {at: row[name] for at, row in rows}) for name in total]
 
 
-def _grown(pod: _Pod, before: float, at: float) -> dict[str, float]:
+def _grown(pod: _Pod, before: float, at: float, free_s: float) -> dict[str, float]:
     """What the step counters of our engine would have grown by between two scrapes.
 
     A step takes as long as the interval between two tokens. Prompts that were computed while
     nothing was decoded are in no interval, so the time of all prompts is added: those that were
     computed beside a decode count twice. More than the time that has passed it cannot be. Two
     hundred steps of 20 ms and a prompt of 300 ms, in 5 s: 4.3 s.
+
+    A prompt counts when it is done, and may have begun some scrapes before: `free_s` are the
+    seconds until `before` that no step had. One of 13 s, and scrapes each second: 13 s of the 14 s
+    since the last prompt, and not 1 s.
     """
 
     def growth(name: str) -> float:
@@ -190,8 +196,11 @@ def _grown(pod: _Pod, before: float, at: float) -> dict[str, float]:
         steps = prefills
     # What an engine counts is whole: less than one is no count, and dividing by it may overflow.
     decoding_s = steps * growth(SECONDS) / sequences if sequences >= 1 else 0.0
+    prompts_s = growth(PREFILL_SECONDS)
+    each_s = prompts_s / prefills if prefills >= 1 else 0.0
+    passed_s = pod.processes * (at - before) + min(free_s, pod.processes * each_s)
     return {
-        SECONDS: min(decoding_s + growth(PREFILL_SECONDS), pod.processes * (at - before)),
+        SECONDS: min(decoding_s + prompts_s, passed_s),
         STEPS: max(steps, float(prefills > 0)),
         PREFILL_TOKENS: max(growth(PREFILL_TOKENS) - growth(CACHED), 0.0),
         PREFILLS: prefills,
