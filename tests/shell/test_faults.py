@@ -175,9 +175,10 @@ def test_a_stranger_under_the_name_of_the_next_revision_ends_nothing(world: Worl
 
 
 def test_without_any_event_a_rollout_ends_after_two_rests(world: World) -> None:
-    """One until the edit is seen, one until the new pods are seen to serve."""
+    """One until the edit is seen, one until the new pods are seen to serve. In steps it takes as
+    many for each."""
     world.events = 0
-    world.edit(engine={"image": "engine:2"})
+    world.edit(engine={"image": "engine:2"}, rollout={"strategy": "BlueGreen"})
     for _ in range(66):
         world.tick(10.0)
     images = {
