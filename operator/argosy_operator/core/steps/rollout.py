@@ -162,7 +162,7 @@ def _recreate(fleet: Fleet) -> Split:
     """All old pods leave before one new pod is made. New ones that are there already stay."""
     old = fleet.divide(fleet.stay(fleet.old_steps), grows=False)
     left = any(group.held for group in fleet.old)
-    return _say(fleet, _kept(fleet) if left else fleet.wanted, old)
+    return _say(fleet, _keep(fleet) if left else fleet.wanted, old)
 
 
 def _blue_green(fleet: Fleet) -> Split:
@@ -186,7 +186,7 @@ def _paced(surge: int | None, fleet: Fleet) -> Split:
     proven = fleet.served > 0
     grows = fleet.failing or not proven
     probe = _last(range(1, fleet.steps + 1), lambda step: fleet.of_new(fleet.come(step)) <= surge)
-    kept = _kept(fleet)
+    kept = _keep(fleet)
     if fleet.failing and not proven:
         kept = _least(kept, fleet.come(probe))
 
@@ -206,7 +206,7 @@ def _paced(surge: int | None, fleet: Fleet) -> Split:
     leave = next((step for step in range(gone, last + 1) if fits(goal, step)), None)
     if leave is None and not begun:
         least = fleet.of_old(fleet.divide(fleet.stay(last), grows=False))
-        return _blocked(fleet, fleet.of_new(first) + least - fleet.before)
+        return _block(fleet, fleet.of_new(first) + least - fleet.before, most)
     old = fleet.divide(fleet.stay(gone if leave is None else leave), grows=grows)
     return _within_room(fleet, kept, goal if grows else fleet.wanted, old, most)
 
@@ -220,13 +220,13 @@ def _held(surge: int | None, fleet: Fleet) -> Split:
         for role, n in fleet.base.items()
     }
     old = fleet.divide(_most(there, fleet.stay(gone)), grows=True)
-    kept = _kept(fleet)
+    kept = _keep(fleet)
     split = _within_room(fleet, kept, kept, old, most)
     return replace(split, state=StepReason.ROLLOUT_PAUSED, message="spec.rollout.paused: false")
 
 
-def _kept(fleet: Fleet) -> Counts:
-    """New pods that were asked for before, and are still wanted."""
+def _keep(fleet: Fleet) -> Counts:
+    """Return the new pods that were asked for before, and are still wanted."""
     return {role: min(fleet.new[role].written, n) for role, n in fleet.wanted.items()}
 
 
@@ -246,24 +246,31 @@ def _within_room(fleet: Fleet, kept: Counts, goal: Counts, old: OldPods, most: i
 
     steps = range(fleet.steps + 1)
     new = by(_last(steps, lambda step: held_new + more(by(step)) + reserved <= most))
-    free, allowed = most - held_new - more(new) - held_old, dict(old)
+    allowed = _grow_within(fleet, old, most - held_new - more(new) - held_old)
+    return _say(fleet, new, allowed)
+
+
+def _grow_within(fleet: Fleet, old: OldPods, free: int) -> OldPods:
+    """Return the old pods with no more new ones among them than so many free GPUs hold."""
+    allowed = dict(old)
     for group in fleet.old:
         growth = max(0, old[group.role, group.revision] - group.written)
         given = min(growth, max(0, free // group.gpus))
         allowed[group.role, group.revision] -= growth - given
         free -= group.gpus * given
-    return _say(fleet, new, allowed)
+    return allowed
 
 
-def _blocked(fleet: Fleet, need: int) -> Split:
-    """The last old set does not leave before a new one serves, and there is no room for one."""
+def _block(fleet: Fleet, need: int, most: int) -> Split:
+    """Return that nothing goes on: the last old set waits for a new one, which has no room."""
     message = (
         "the last old pods leave when new ones serve in their place, and both together need "
         f"{need} GPUs more than the fleet has (a pod without GPUs counts as one). Write "
         f"spec.rollout.maxSurgeGPUs: {need} or more; or strategy: Recreate, with which no request "
         "is answered until the new pods serve"
     )
-    old = fleet.divide(fleet.base, grows=True)
+    held = sum(group.held for group in (*fleet.new.values(), *fleet.old))
+    old = _grow_within(fleet, fleet.divide(fleet.base, grows=True), most - held)
     return Split(StepReason.SURGE_TOO_SMALL, message, dict.fromkeys(fleet.wanted, 0), old)
 
 
