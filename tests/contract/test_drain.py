@@ -7,9 +7,10 @@ import httpx
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import LONGEST_LEASE_S, Drain
 from argosy_gateway import cli as gateway_cli
+from argosy_gateway.relay.handover import nixl
 from argosy_operator.adapters.engines import HttpEngines
 from argosy_operator.core.steps.drain import DRAIN_LEASE_S, RENEW_BELOW_S
-from argosy_operator.render import gateway
+from argosy_operator.render import engines, gateway
 from tests.render.fleets import IMAGES, fleet
 
 
@@ -21,22 +22,22 @@ async def test_a_drain_order_is_a_lease_that_the_operator_reads_back_and_can_end
         switch=lambda on: setattr(loop, "draining", on),
         timeout_s=60,
     )
-    engines = HttpEngines()
-    await engines.close()
+    http = HttpEngines()
+    await http.close()
     transport = httpx.ASGITransport(Admin(drain=drain).app())
-    engines._http = httpx.AsyncClient(transport=transport)
-    assert await engines.drain("10.0.0.1", ("ns", "chat"), "uid-1")
-    load = await engines.load("10.0.0.1", ("ns", "chat"), "uid-1")
+    http._http = httpx.AsyncClient(transport=transport)
+    assert await http.drain("10.0.0.1", ("ns", "chat"), "uid-1")
+    load = await http.load("10.0.0.1", ("ns", "chat"), "uid-1")
     assert load is not None
     assert (load.draining, load.running, load.leases) == (True, 2, 1)
     assert load.expires_in_s is not None
     assert RENEW_BELOW_S < load.expires_in_s <= DRAIN_LEASE_S <= LONGEST_LEASE_S
-    assert await engines.take_work_again("10.0.0.1", ("ns", "chat"), "uid-1")
+    assert await http.take_work_again("10.0.0.1", ("ns", "chat"), "uid-1")
     assert not loop.draining
-    load = await engines.load("10.0.0.1", ("ns", "chat"), "uid-1")
+    load = await http.load("10.0.0.1", ("ns", "chat"), "uid-1")
     assert load is not None
     assert load.expires_in_s is None
-    await engines.close()
+    await http.close()
 
 
 def test_a_gateway_that_ends_takes_connections_until_its_probe_has_told_so() -> None:
@@ -52,3 +53,8 @@ def test_a_gateway_that_ends_takes_connections_until_its_probe_has_told_so() -> 
     front = next(o for o in gateway.objects(least, IMAGES) if o["kind"] == "Deployment")
     grace_s = front["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     assert grace_s > gateway.DEREGISTER_S + lag_s + 2
+
+
+def test_the_gateway_knows_how_long_vllm_keeps_kv():
+    """With a longer lease than the pods have, an answer could hold another user's KV."""
+    assert nixl.LEASE_S == engines.LEASE_S

@@ -88,7 +88,7 @@ def test_kv_that_decode_would_read_after_its_lease_is_not_used(fleet: Fleet):
 
 def test_a_prefill_pod_that_is_killed_between_the_phases_loses_no_request(fleet: Fleet):
     prompt = prompt_of("Killed")
-    before, moved = fleet.counters("prefill"), fleet.counters("decode")
+    before = fleet.counters("prefill")
     with fleet.stopped("decode"):
         answer = fleet.begin(prompt)
         await_phase_1(fleet, before)

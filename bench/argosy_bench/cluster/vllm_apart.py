@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from argosy_bench.cluster.vllm import NAME, NAMESPACE, Run, apply, rows, running
+from argosy_bench.cluster.vllm import IMAGE, NAME, NAMESPACE, Run, apply, rows, running
 from local.demo.kube import Kube
 from local.demo.traffic.client import ANSWER_LIMIT_S
 from local.figures import Figure, Figures, Target
@@ -37,7 +37,7 @@ _VARIABLES = {
 _COMMON: dict[str, Any] = {
     "engine": {
         "type": "vllm",
-        "image": "docker.io/vllm/vllm-openai:v0.32.0",
+        "image": IMAGE,
         "dtype": "float32",  # sums of another order give the same text
         "maxModelLen": 1024,
         "maxNumSeqs": 8,

@@ -75,7 +75,7 @@ _COUNTERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """What is read of a pod, by its role; without one of them nothing is learnt of it. A prefill pod
-draws one token that nobody sees, and has no interval between tokens. A decode pod of vLLM adds the
+draws one token, which is dropped, and has no interval between tokens. A decode pod of vLLM adds the
 machine's uptime to the seconds of its prompts when KV does not come (seen with 0.32)."""
 
 

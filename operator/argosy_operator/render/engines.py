@@ -296,7 +296,7 @@ class OpenAiServer:
 
 
 LEASE_S = 60
-"""How long vLLM's prefill pods keep KV that nobody pulls. The gateway knows the same number
+"""How long vLLM's prefill pods keep KV that no decode pod pulls. The gateway knows the same number
 (`argosy_gateway.relay.handover.nixl`), and drops the KV after a third of it."""
 _KV_ROLES = MappingProxyType({"prefill": "kv_producer", "decode": "kv_consumer"})
 _UCX_PORTS = MappingProxyType({"UCX_TCP_PORT_RANGE": "{}-{}".format(*names.PEER_UCX_PORTS)})

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.relay.gateway import Gateway
+from argosy_gateway.wire.openai import CompletionRequest
 
-__all__ = ["ALONE", "Handover", "Led", "Refused", "add_members", "is_client_error"]
+__all__ = ["ALONE", "Handover", "Led", "Refused", "add_members", "headers_of", "is_client_error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,17 @@ class Handover(Protocol):
         """Close what is still open: the head has the KV or does without, or the attempt is over.
         `used`: the head was sent what `lead` answered. May be called twice."""
         ...
+
+
+def headers_of(
+    gateway: Gateway, request: CompletionRequest, pod: Endpoint
+) -> tuple[tuple[str, str], ...]:
+    """Return the headers of what a pod is asked besides the attempt's own call."""
+    return (
+        ("content-type", "application/json"),
+        ("x-request-id", request.request_id),
+        *gateway.headers_for(pod),
+    )
 
 
 def add_members(body: bytes, members: Mapping[str, object]) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from argosy_gateway.errors import BrokenError, ShortageError, UnreachableError
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.gateway import Gateway
-from argosy_gateway.relay.handover import Led, Refused, add_members, is_client_error
+from argosy_gateway.relay.handover import Led, Refused, add_members, headers_of, is_client_error
 from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.load import Hold
 from argosy_gateway.routing.roster import Route
@@ -65,17 +65,12 @@ class Rooms:
             "bootstrap_port": PORT,
             "bootstrap_room": secrets.randbits(63),
         }
-        headers = (
-            ("content-type", "application/json"),
-            ("x-request-id", self._request.request_id),
-            *gateway.headers_for(pod),
-        )
         self._hold = gateway.in_flight.hold(pod.uid)
         try:
             self._exchange = await gateway.connections.post(
                 gateway.peer_of(pod),
                 self._request.path,
-                headers,
+                headers_of(gateway, self._request, pod),
                 add_members(self._body, members),
                 connect_s=gateway.config.limits.connect_s,
                 fresh=True,

@@ -18,7 +18,14 @@ from typing import Any
 from argosy_gateway.errors import BrokenError, ShortageError, StaleError, UnreachableError
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.gateway import Gateway
-from argosy_gateway.relay.handover import ALONE, Led, Refused, add_members, is_client_error
+from argosy_gateway.relay.handover import (
+    ALONE,
+    Led,
+    Refused,
+    add_members,
+    headers_of,
+    is_client_error,
+)
 from argosy_gateway.relay.metrics import HandoverReason
 from argosy_gateway.routing.load import Hold
 from argosy_gateway.routing.roster import Route
@@ -31,7 +38,7 @@ __all__ = ["LEASE_S", "TwoPhases", "prefill_body"]
 log = logging.getLogger(__name__)
 
 LEASE_S = 60.0
-"""How long a prefill pod keeps KV that nobody pulls. The operator writes it into the pods
+"""How long a prefill pod keeps KV that no decode pod pulls. The operator writes it into the pods
 (`kv_lease_duration`)."""
 _USABLE_S = LEASE_S / 3
 PARAMS = "kv_transfer_params"
@@ -140,7 +147,7 @@ class TwoPhases:
             exchange = await gateway.connections.post(
                 gateway.peer_of(head),
                 self._request.path,
-                self._headers(head),
+                headers_of(gateway, self._request, head),
                 add_members(self._body, {PARAMS: params}),
                 connect_s=gateway.config.limits.connect_s,
                 fresh=True,
@@ -240,19 +247,12 @@ class TwoPhases:
         self._exchange = exchange = await gateway.connections.post(
             gateway.peer_of(pod),
             self._request.path,
-            self._headers(pod),
+            headers_of(gateway, self._request, pod),
             body,
             connect_s=gateway.config.limits.connect_s,
             fresh=fresh,
         )
         return exchange
-
-    def _headers(self, pod: Endpoint) -> tuple[tuple[str, str], ...]:
-        return (
-            ("content-type", "application/json"),
-            ("x-request-id", self._request.request_id),
-            *self._gateway.headers_for(pod),
-        )
 
     def _limit_s(self, pod: Endpoint) -> float:
         """Return how long the pod may take for the prompt and for those ahead of it."""
