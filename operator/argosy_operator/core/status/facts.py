@@ -14,6 +14,7 @@ from typing import Any
 
 from argosy_law.decision import Decision, Rule, lacks_metrics, not_judged
 from argosy_law.observe import Idle
+from argosy_law.rollout import RolloutState
 from argosy_law.signals.validity import why_unavailable
 from argosy_law.slo import Alert, lasting
 from argosy_operator.api.conditions import ConditionType, Reason
@@ -39,7 +40,7 @@ from argosy_operator.core.status.problems import (
     problems_of,
 )
 from argosy_operator.core.steps.children import InUse, in_use, is_rolled_out
-from argosy_operator.core.steps.draft import Draft, StepReason
+from argosy_operator.core.steps.draft import Draft
 from argosy_operator.core.steps.failures import STUCK_S, describe_conflicts, is_stuck
 from argosy_operator.core.steps.goals import at_zero, by_law, goals_of
 from argosy_operator.core.steps.models import live_job
@@ -300,7 +301,7 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.ROLLING_OUT: draft.rolling,
         Fact.ROLLOUT_PAUSED: draft.split is not None and snapshot.fleet.spec.rollout.paused,
         Fact.SURGE_TOO_SMALL: draft.split is not None
-        and draft.split.state == StepReason.SURGE_TOO_SMALL,
+        and draft.split.state == RolloutState.SURGE_TOO_SMALL,
         Fact.FRONT_ROLLING: _front_rolling(snapshot),
         Fact.ROLLED_OUT_BEFORE: is_rolled_out(before, snapshot.fleet.metadata.generation),
         Fact.PODS_LEAVING: bool(draft.leaving),

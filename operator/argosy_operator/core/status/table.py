@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from argosy_law.decision import Decision, lacks_metrics
 from argosy_law.explain import alone_sentence, relearning_sentence
 from argosy_law.goals import Whose
+from argosy_law.rollout import RolloutState
 from argosy_operator.api.conditions import (
     ConditionStatus,
     ConditionType,
@@ -26,7 +27,6 @@ from argosy_operator.core.status.facts import METRICS_PROBLEMS, Fact, Facts, Fin
 from argosy_operator.core.status.numbers import number, without_room
 from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES, MOST_NAMED
 from argosy_operator.core.steps.children import UNHEARD_S, is_rolled_out
-from argosy_operator.core.steps.draft import StepReason
 from argosy_operator.core.steps.failures import describe_conflicts
 from argosy_operator.core.steps.models import live_job, pods_of
 
@@ -563,7 +563,7 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
     if findings.autoscaler:
         messages[Reason.AUTOSCALER_BLIND] = _blind(findings)
     messages |= _of_model(findings)
-    if draft.split is not None and draft.split.state == StepReason.SURGE_TOO_SMALL:
+    if draft.split is not None and draft.split.state == RolloutState.SURGE_TOO_SMALL:
         messages[Reason.SURGE_TOO_SMALL] = draft.split.message
     if left := _types_left(findings):
         messages[Reason.GPU_TYPE_FULL] = left

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from argosy_law.decision import Decision
+from argosy_law.rollout import Split
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot.actions import Action, Event
 from argosy_operator.core.snapshot.objects import ChildKey
@@ -223,20 +224,6 @@ class Step:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.reason}: {self.message}"
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """How a rollout divides the fleet's pods between its revisions, for now."""
-
-    state: StepReason
-    """The state of the rollout: one of the reasons of `roll_out`."""
-    message: str
-    """What it waits for; of SURGE_TOO_SMALL, what to write."""
-    new: Mapping[str, int]
-    """Replicas of the spec's revision, by role."""
-    old: Mapping[tuple[str, str], int]
-    """Replicas of the others, by role and revision."""
 
 
 LOOK_AGAIN_S = 300.0

@@ -7,15 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from argosy_operator.api.v1alpha1.routing import Rollout
-from argosy_operator.core.steps.draft import Split
-from argosy_operator.core.steps.rollout import Fleet, Group, choose
+from argosy_law.rollout import Fleet, Group, Split, Strategy, choose
 
 PAIR = {"prefill": 1, "decode": 1}
 
 
-def rollout(strategy: str = "Paced", surge: int | None = None) -> Rollout:
-    return Rollout.model_validate({"strategy": strategy, "maxSurgeGPUs": surge})
+def rollout(strategy: str = "Paced", surge: int | None = None) -> Strategy:
+    return Strategy(strategy, surge)  # type: ignore[arg-type]
 
 
 def fleet(
@@ -43,7 +41,7 @@ def numbers(split: Split) -> tuple[str, dict[str, int], dict[str, int]]:
 
 
 BOTH = {"prefill": 4, "decode": 2}
-ROWS: dict[str, tuple[Rollout, Fleet, tuple[str, dict[str, int], dict[str, int]]]] = {
+ROWS: dict[str, tuple[Strategy, Fleet, tuple[str, dict[str, int], dict[str, int]]]] = {
     "a first set starts beside the old ones": (
         rollout(), fleet(BOTH, BOTH),
         ("NewPodsStart", {"prefill": 1, "decode": 1}, BOTH),
@@ -115,7 +113,7 @@ ROWS: dict[str, tuple[Rollout, Fleet, tuple[str, dict[str, int], dict[str, int]]
 
 @pytest.mark.parametrize(("asked", "seen", "expected"), ROWS.values(), ids=ROWS)
 def test_the_next_numbers_of_a_rollout(
-    asked: Rollout, seen: Fleet, expected: tuple[str, dict[str, int], dict[str, int]]
+    asked: Strategy, seen: Fleet, expected: tuple[str, dict[str, int], dict[str, int]]
 ) -> None:
     assert numbers(choose(asked, seen)) == expected
 
@@ -288,7 +286,7 @@ def _lose(world: Cluster, number: int) -> None:
         world.loading[key] = world.loading.get(key, 0) + 1
 
 
-def _round(world: Cluster, asked: Rollout) -> None:
+def _round(world: Cluster, asked: Strategy) -> None:
     """A round of the operator; what it does leaves a set that serves, where there was one."""
     before = world.sets(world.serving)
     world.forget()
@@ -300,7 +298,7 @@ def _round(world: Cluster, asked: Rollout) -> None:
     assert min(before, 1) <= world.sets(world.serving)
 
 
-def _end(world: Cluster, asked: Rollout) -> None:
+def _end(world: Cluster, asked: Strategy) -> None:
     """Pods start and drains end, until only the new revision is left, or it cannot begin."""
     for _ in range(60):
         world.drained()
