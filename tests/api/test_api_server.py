@@ -19,6 +19,7 @@ pytestmark = pytest.mark.cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBECTL = Path(sys.executable).parent / "kubectl"
+HELM = KUBECTL.with_name("helm")
 CRDS = ("servingdeployments.serving.argosy.dev", "servingroles.serving.argosy.dev")
 
 
@@ -142,6 +143,36 @@ def test_the_example_of_a_route_is_taken_where_the_gateway_api_is(kubectl):
     code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=route)
     assert code != 0
     assert "timeouts.request" in output
+
+
+# CRDs of the Prometheus Operator.
+PROMETHEUS_OPERATOR = (
+    "github.com/prometheus-operator/prometheus-operator", "v0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+)  # fmt: skip
+
+
+@pytest.fixture
+def monitoring_api(cluster, kubectl):
+    folder = released(*PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
+    paths = [folder / f"monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors",)]
+    for path in paths:
+        Kube(cluster.kubeconfig).apply_crds(path)
+    yield
+    for path in paths:
+        kubectl("delete", "-f", str(path), "--timeout=30s")
+
+
+@pytest.mark.usefixtures("monitoring_api")
+def test_the_charts_objects_for_the_prometheus_operator_are_taken(kubectl):
+    settings = "monitoring.podMonitor.enabled=true,monitoring.checkAPI=false,crds.enabled=false"
+    words = ("template", "argosy", "charts/argosy", "-n", "default", "--set", settings)
+    text = subprocess.run([HELM, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    objects = [o for o in yaml.safe_load_all(text.stdout) if o and "monitoring" in o["apiVersion"]]
+    assert {o["kind"] for o in objects} == {"PodMonitor"}
+    given = {"apiVersion": "v1", "kind": "List", "items": objects}
+    code, output = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", given=given)
+    assert code == 0, output
 
 
 def test_a_role_scales_and_absent_replicas_mean_hold(kubectl):

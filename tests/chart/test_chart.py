@@ -220,6 +220,71 @@ def test_what_one_pod_can_put_into_the_embedded_prometheus_is_bounded():
         assert 0 < job["label_value_length_limit"] <= 1024
 
 
+WITH_API = ("--api-versions", "monitoring.coreos.com/v1", "--set", "crds.enabled=false")
+
+
+def monitoring(*settings):
+    """Exit status and objects of the chart, or its error, where the Prometheus Operator is."""
+    words = [word for setting in settings for word in ("--set", setting)]
+    code, text = helm("template", "argosy", str(CHART), "-n", "argosy-system", *WITH_API, *words)
+    return code, text if code else [document for document in yaml.safe_load_all(text) if document]
+
+
+def test_pod_monitors_scrape_what_the_embedded_prometheus_scrapes_and_label_it_alike():
+    labels = "monitoring.podMonitor.labels.release=kube-prometheus-stack"
+    code, objects = monitoring(
+        "prometheus.embedded=true", "monitoring.podMonitor.enabled=true", labels
+    )
+    assert code == 0, objects
+    text = one(objects, "ConfigMap", "-prometheus")["data"]["prometheus.yml"]
+    jobs = {job["job_name"]: job for job in yaml.safe_load(text)["scrape_configs"]}
+    names = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
+    for part in ("fleets", "operator"):
+        monitor, job = one(objects, "PodMonitor", f"-{part}"), jobs[f"argosy-{part}"]
+        assert monitor["metadata"]["labels"]["release"] == "kube-prometheus-stack"
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        rules = [{names.get(k, k): v for k, v in r.items()} for r in endpoint["relabelings"]]
+        assert rules == job["relabel_configs"]
+        assert monitor["spec"]["sampleLimit"] == job["sample_limit"]
+        assert endpoint["interval"] == endpoint["scrapeTimeout"] == "15s"
+        # Engines of others have their metrics at another port than ours.
+        assert "port" not in endpoint
+    operator = one(objects, "Deployment", "-operator")["spec"]["template"]["metadata"]["labels"]
+    selector = one(objects, "PodMonitor", "-operator")["spec"]["selector"]["matchLabels"]
+    assert selector.items() <= operator.items()
+
+
+@pytest.mark.parametrize(
+    ("namespaced", "wanted"),
+    [("false", {"any": True}), ("true", {"matchNames": ["argosy-system"]})],
+)
+def test_pods_of_fleets_are_scraped_in_the_namespaces_that_the_operator_watches(namespaced, wanted):
+    code, objects = monitoring(
+        "monitoring.podMonitor.enabled=true", f"rbac.namespaced={namespaced}"
+    )
+    assert code == 0, objects
+    assert one(objects, "PodMonitor", "-fleets")["spec"]["namespaceSelector"] == wanted
+
+
+def test_objects_for_the_prometheus_operator_are_off_by_default():
+    code, objects = monitoring()
+    assert code == 0
+    assert [o["kind"] for o in objects if o["apiVersion"].startswith("monitoring")] == []
+
+
+def test_where_the_api_is_missing_the_chart_says_so_unless_it_is_told_not_to_look():
+    asked = ("--set", "monitoring.podMonitor.enabled=true")
+    code, text = helm("template", "argosy", str(CHART), *asked)
+    assert code != 0
+    for needed in ("monitoring.podMonitor.enabled", "monitoring.coreos.com/v1", "--api-versions"):
+        assert needed in text
+    code, text = helm(
+        "template", "argosy", str(CHART), *asked, "--set", "monitoring.checkAPI=false"
+    )
+    assert code == 0, text
+    assert "kind: PodMonitor" in text
+
+
 def test_a_prometheus_that_asks_for_a_token_gets_it_from_a_mounted_secret():
     setting = ("prometheus.url=https://p:9090", "prometheus.tokenSecret=prometheus-token")
     objects = rendered(None, *setting)

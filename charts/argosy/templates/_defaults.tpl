@@ -76,6 +76,15 @@
     "affinity": {},
     "priorityClassName": "",
     "podAnnotations": {}
+  },
+  "monitoring": {
+    "checkAPI": true,
+    "podMonitor": {
+      "enabled": false,
+      "labels": {},
+      "annotations": {},
+      "interval": "15s"
+    }
   }
 }
 {{- end }}

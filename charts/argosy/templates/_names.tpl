@@ -97,3 +97,29 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Metadata of an object for Prometheus or Grafana, without its name: (list $ values component). */}}
+{{- define "argosy.monitoringMetadata" -}}
+{{- $ := index . 0 -}}
+{{- $values := index . 1 -}}
+namespace: {{ $.Release.Namespace }}
+labels:
+  {{- $own := include "argosy.labels" (list $ (index . 2)) | fromYaml }}
+  {{- toYaml (merge $own $values.labels) | nindent 2 }}
+{{- with $values.annotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+Fail where the Prometheus Operator's API is missing: (list $ "podMonitor"). helm itself would name a
+kind and a version. `helm template` knows no cluster and its APIs only by --api-versions.
+*/}}
+{{- define "argosy.checkMonitoringAPI" -}}
+{{- $ := index . 0 -}}
+{{- $api := "monitoring.coreos.com/v1" -}}
+{{- if and $.Values.monitoring.checkAPI (not ($.Capabilities.APIVersions.Has $api)) }}
+{{- fail (printf "monitoring.%s.enabled needs the API %s, which this cluster does not have: install the Prometheus Operator first, or leave it false. For `helm template` write `--api-versions %s`, or set monitoring.checkAPI=false." (index . 1) $api $api) }}
+{{- end }}
+{{- end }}
