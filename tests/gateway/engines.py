@@ -208,7 +208,13 @@ class Seen:
     state: Gateway
 
     def count(self, name: str, **labels: str) -> float:
-        return self.state.metrics.registry.get_sample_value(name, labels) or 0.0
+        """The sum of all series of that name with these labels."""
+        return sum(
+            sample.value
+            for family in self.state.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
 
     def verdicts(self) -> dict[tuple[str, str], int]:
         """(ttft, tpot) → count, of those that are not 0."""

@@ -159,7 +159,7 @@ def test_a_new_slo_is_an_edge_of_the_histograms_and_counters_go_on():
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=0.3, first_content_at=0.21)
     gateway.metrics.count_ended(ended, role_mode="colocated", usage=None)
     counted = "argosy_slo_requests_total"
-    labels = {"role_mode": "colocated", "class": "default", "tpot": "ok"}
+    labels = {"role_mode": "colocated", "class": "default", "revision": "", "tpot": "ok"}
     assert sample(gateway, counted, ttft="miss", **labels) == 1
     take(data("--served-name", "m", "--slo-ttft-ms", "217", "--slo-tpot-ms", "50"))
     assert sample(gateway, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 0
@@ -180,7 +180,13 @@ def test_a_request_whose_class_went_is_judged_as_one_of_the_default_class():
     assert gateway.class_of("batch").name == "default"
     ended = Outcome(Ending.OK, received_at=0.0, ended_at=1.0, first_content_at=1.0)
     gateway.metrics.count_ended(ended, role_mode="colocated", usage=None, slo_class="batch")
-    labels = {"role_mode": "colocated", "class": "default", "ttft": "miss", "tpot": "ok"}
+    labels = {
+        "role_mode": "colocated",
+        "class": "default",
+        "revision": "",
+        "ttft": "miss",
+        "tpot": "ok",
+    }
     assert sample(gateway, "argosy_slo_requests_total", **labels) == 1
 
 

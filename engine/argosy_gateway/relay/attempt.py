@@ -62,6 +62,11 @@ _STALLED_INTERVALS = 20
 others delay a token by a few."""
 
 
+_FAULTS = frozenset(
+    {RetryReason.CONNECT, RetryReason.CLOSED, RetryReason.SILENT, RetryReason.SERVER_ERROR}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
     """An attempt after which the request has no whole answer."""
@@ -80,6 +85,11 @@ class FailedAttempt:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
     """The engine's own answer, passed on if no other attempt follows; empty if it gave none."""
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it is the pod's failure, and not its load, its drain or another program."""
+        return self.reason in _FAULTS and not self.moved
 
 
 class _LostKvError(Exception):
@@ -112,6 +122,7 @@ class Attempt:
         "_sent_at",
         "_serving",
         "_timed_out",
+        "lost_kv",
     )
 
     def __init__(
@@ -148,6 +159,8 @@ class Attempt:
         """Why the head is not waited for: the prefill pod that is asked beside it failed."""
         self._refused: Refused | None = None
         """What a prefill pod says that is asked beside the head."""
+        self.lost_kv = False
+        """A prefill pod failed the request; another one, or the head, made it good."""
         self._timed_out = False
         self._first_token_is_late = False
         self._moved = False
@@ -258,7 +271,7 @@ class Attempt:
             if isinstance(led, Refused):
                 await self._answer.send_whole(led.status, led.headers, led.body)
                 return Ending.INVALID
-            self._led = led
+            self._led, self.lost_kv = led, led.failed
             if self._was_computed:
                 self._reservation.first_token()
         try:
@@ -333,6 +346,7 @@ class Attempt:
         prefill, head = self._led.prefill, self._route.head
         log.warning("%s has no KV of %s: %s", head.name, prefill and prefill.name, why)
         if prefill is not None and reason is not HandoverReason.LATE:  # which is the gateway's own
+            self.lost_kv = True
             self._gateway.directory.pairs.count_failure(prefill.uid, head.uid, reason)
         self._gateway.metrics.count_failed_handover(reason)
         if self._exchange is not None:
@@ -516,6 +530,7 @@ class Attempt:
         failed = pairs.learn(route.head.uid, named, failed=failed_header, served=served)
         for pod in route.prefills:
             if (word := failed.get(pod.uid)) is not None:
+                self.lost_kv = True
                 reason = HANDOVER_REASONS.get(word, HandoverReason.NO_KV)
                 self._gateway.metrics.count_failed_handover(reason)
                 log.warning("%s did not hand over to %s: %s", pod.name, route.head.name, word)

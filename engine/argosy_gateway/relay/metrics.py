@@ -8,7 +8,7 @@ gateway's real output. Prometheus adds namespace, fleet, role, revision and pod 
 
 import itertools
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from argosy_gateway.relay.verdicts import (
     Ending,
     Miss,
     Outcome,
+    Verdict,
     judge,
     reason_of,
     tpot_s,
@@ -176,8 +177,15 @@ VERDICTS = Series(
     name="argosy_slo_requests_total",
     type="counter",
     help="Ended requests, by whether they met the SLO; counted only if an SLO is set",
-    labels={"role_mode": ROLE_MODES, "class": (DEFAULT_CLASS,), "ttft": _MET, "tpot": _MET},
+    labels={
+        "role_mode": ROLE_MODES,
+        "class": (DEFAULT_CLASS,),
+        "revision": (),
+        "ttft": _MET,
+        "tpot": _MET,
+    },
 )
+"""`revision` is that of the engine pods that were asked last, "" where none was."""
 VERDICTS_AT_ONCE = Series(
     name="argosy_slo_requests_at_once_total",
     type="counter",
@@ -189,6 +197,12 @@ MISSES = Series(
     type="counter",
     help="Requests that missed the SLO, by what took most of their time (docs/misses.md)",
     labels={"reason": tuple(Miss)},
+)
+FAULTS = Series(
+    name="argosy_gateway_faults_total",
+    type="counter",
+    help="Requests that pods of a revision failed and other pods made good, once for each revision",
+    labels={"revision": ()},
 )
 OTHERS = Series(
     name="argosy_gateway_other_requests_total",
@@ -284,6 +298,7 @@ SERIES = (
     VERDICTS,
     VERDICTS_AT_ONCE,
     MISSES,
+    FAULTS,
     OTHERS,
     TTFT,
     TPOT,
@@ -301,6 +316,9 @@ SERIES = (
     ENDPOINTS,
 )
 
+
+REVISION_KEPT_S = 600.0
+"""How long a revision without pods keeps its series: each Prometheus has read their end by then."""
 
 _RESULTS = {
     Ending.OK: "ok",
@@ -331,8 +349,11 @@ class Metrics:
         self._received = self._counters(RECEIVED)
         self._by_model = self._counter(BY_MODEL)
         self._completed = self._counters(COMPLETED)
-        self._verdicts = self._counter(self._of_classes(VERDICTS))
-        self._verdicts_at_once = self._counter(self._of_classes(VERDICTS_AT_ONCE))
+        self._revisions: dict[str, float] = {}
+        """Revisions that have series, and when each had a pod last."""
+        self._verdicts = self._counter(self._in_use(VERDICTS))
+        self._faults = self._counter(self._in_use(FAULTS))
+        self._verdicts_at_once = self._counter(self._in_use(VERDICTS_AT_ONCE))
         self._holds_first_tokens = holds_first_tokens
         self._misses = self._counters(MISSES)
         self._others = self._counters(OTHERS)
@@ -357,8 +378,8 @@ class Metrics:
         that of a new process does."""
         before, self.slo = self.slo, slo
         self._classes, self._holds_first_tokens = classes, holds_first_tokens
-        _start_at_zero(self._verdicts, self._of_classes(VERDICTS))
-        _start_at_zero(self._verdicts_at_once, self._of_classes(VERDICTS_AT_ONCE))
+        _start_at_zero(self._verdicts, self._in_use(VERDICTS))
+        _start_at_zero(self._verdicts_at_once, self._in_use(VERDICTS_AT_ONCE))
         if slo != before:
             for histogram in (self._ttft, self._tpot):
                 self.registry.unregister(histogram)
@@ -374,8 +395,10 @@ class Metrics:
         """Whether the settings object cannot be used, and older settings go on."""
         self._settings.set(stale)
 
-    def _of_classes(self, row: Series) -> Series:
-        return replace(row, labels={**row.labels, "class": tuple(self._classes)})
+    def _in_use(self, row: Series) -> Series:
+        """Return the row with the classes and revisions that there are."""
+        values = {"class": tuple(self._classes), "revision": ("", *self._revisions)}
+        return replace(row, labels={name: values.get(name, of) for name, of in row.labels.items()})
 
     def _counter(self, row: Series) -> Counter:
         counter = Counter(row.name, row.help, tuple(row.labels), registry=self.registry)
@@ -439,11 +462,17 @@ class Metrics:
         usage: Usage | None,
         slo_class: str = DEFAULT_CLASS,
         course: Course = STRAIGHT,
+        revision: str = "",
+        faults: Collection[str] = (),
     ) -> None:
-        """An accepted request ended; called exactly once for each."""
+        """An accepted request ended; called exactly once for each. `revision` is that of the pods
+        that were asked last; `faults` are revisions of pods that failed it."""
         self._inflight.dec()
         self._completed[_RESULTS[outcome.ending]].inc()
-        self._judge(outcome, role_mode, slo_class, course)
+        missed = self._judge(outcome, role_mode, slo_class, course, revision)
+        for failed in faults:
+            if not (missed and failed == revision):  # else it counts twice
+                self._faults.labels(failed).inc()
         if outcome.ending is Ending.INVALID:
             return
         if (seconds := ttft_s(outcome)) is not None:
@@ -456,30 +485,52 @@ class Metrics:
             self._output_tokens.observe(usage.completion_tokens)
 
     def _judge(
-        self, outcome: Outcome, role_mode: str, slo_class: str, course: Course = STRAIGHT
-    ) -> None:
+        self,
+        outcome: Outcome,
+        role_mode: str,
+        slo_class: str,
+        course: Course = STRAIGHT,
+        revision: str = "",
+    ) -> bool:
+        """Count the verdict; whether it is a miss."""
         if slo_class not in self._classes:  # the settings have changed since it came
             slo_class = DEFAULT_CLASS
         slo = self._classes[slo_class].slo
         if slo is None:
-            return
+            return False
         verdict = judge(outcome, slo)
+        reason = None
         if verdict is not None and (reason := reason_of(outcome, verdict, slo, course)) is not None:
             self._misses[reason].inc()
-        judged = [(self._verdicts, verdict)]
-        if self._holds_first_tokens:
-            judged.append((self._verdicts_at_once, judge(outcome.at_once, slo)))
-        for counter, verdict in judged:
-            if verdict is not None:
-                ttft, tpot = ("ok" if met else "miss" for met in (verdict.ttft, verdict.tpot))
-                counter.labels(role_mode, slo_class, ttft, tpot).inc()
+        if verdict is not None:
+            self._verdicts.labels(role_mode, slo_class, revision, *_in_words(verdict)).inc()
+        if self._holds_first_tokens and (at_once := judge(outcome.at_once, slo)) is not None:
+            self._verdicts_at_once.labels(role_mode, slo_class, *_in_words(at_once)).inc()
+        return reason is not None
 
-    def count_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
-        """Set the gauge of known pods; called at each scrape."""
+    def count_endpoints(self, endpoints: Iterable[Endpoint], now: float) -> None:
+        """Set the gauge of known pods; called at each scrape, at the event loop's time."""
+        endpoints = tuple(endpoints)
+        self._follow_revisions({e.revision for e in endpoints if e.revision}, now)
         tally = Tally((e.role, e.state) for e in endpoints)
         for role in Role:
             for state in State:
                 self._endpoints.labels(role, state).set(tally[role, state])
+
+    def _follow_revisions(self, revisions: Collection[str], now: float) -> None:
+        """Begin the series of new revisions, and end those of revisions that are gone."""
+        known = self._revisions.keys()
+        new = set(revisions) - known
+        self._revisions |= dict.fromkeys(revisions, now)
+        for gone in [
+            r for r, seen_at in self._revisions.items() if now - seen_at > REVISION_KEPT_S
+        ]:
+            del self._revisions[gone]
+            for counter, row in ((self._verdicts, VERDICTS), (self._faults, FAULTS)):
+                _remove(counter, row, revision=gone)
+        if new:
+            _start_at_zero(self._verdicts, self._in_use(VERDICTS))
+            _start_at_zero(self._faults, self._in_use(FAULTS))
 
     def count_waiting(self, requests: int, prompt_tokens: int) -> None:
         """Set the gauges of the queue; called at each scrape."""
@@ -516,6 +567,19 @@ def _start_at_zero(metric: _Metric, row: Series) -> _Metric:
         for values in itertools.product(*row.labels.values()):
             metric.labels(*values)
     return metric
+
+
+def _remove(counter: Counter, row: Series, *, revision: str) -> None:
+    """End the series of a revision."""
+    for family in counter.collect():
+        for sample in family.samples:
+            if sample.labels.get("revision") == revision:
+                counter.remove(*(sample.labels[name] for name in row.labels))
+
+
+def _in_words(verdict: Verdict) -> tuple[str, str]:
+    """Return the labels `ttft` and `tpot`."""
+    return "ok" if verdict.ttft else "miss", "ok" if verdict.tpot else "miss"
 
 
 def _edges(row: Series, slo: Slo | None) -> tuple[float, ...]:

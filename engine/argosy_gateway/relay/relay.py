@@ -38,11 +38,12 @@ class Relay:
     __slots__ = (
         "_answer",
         "_attempt",
+        "_faults",
         "_gateway",
         "_path",
         "_reached",
         "_request",
-        "_role_mode",
+        "_route",
         "_routing_request",
         "_stopped",
         "_task",
@@ -83,8 +84,10 @@ class Relay:
         """Attempts that reached an engine."""
         self._tried: set[str] = set()
         """Uids of the pods that failed this request or were busy: they are chosen last."""
-        self._role_mode: str | None = None
-        """`Route.mode` of the latest attempt; None before the first."""
+        self._route: Route | None = None
+        """Of the latest attempt; None before the first."""
+        self._faults: set[str] = set()
+        """Revisions of pods that failed this request."""
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -160,7 +163,9 @@ class Relay:
             log.debug("ended: %s", ending.value)
             gateway.metrics.count_ended(
                 self._outcome(ending),
-                role_mode=self._role_mode or gateway.role_mode(),
+                role_mode=self._route.mode if self._route else gateway.role_mode(),
+                revision=self._route.head.revision if self._route else "",
+                faults=self._faults,
                 usage=self._answer.usage,
                 slo_class=self._request.slo_class,
                 course=self._path.course(
@@ -266,7 +271,7 @@ class Relay:
     async def _try(self, route: Route) -> Ending | FailedAttempt:
         """One attempt on this route."""
         number = self._reached + 1
-        self._role_mode = route.mode
+        self._route = route
         logs.bind(attempt=number)
         self._gateway.report_sent(self._routing_request, route)
         with Attempt(self._gateway, self._request, route, number, self._answer) as attempt:
@@ -279,6 +284,8 @@ class Relay:
                 handed_over=bool(route.prefills),
                 goes_on=begun,
             )
+        if attempt.lost_kv or (isinstance(result, FailedAttempt) and result.is_fault):
+            self._faults.add(route.head.revision)
         if isinstance(result, FailedAttempt):
             if result.reason is RetryReason.CONNECT:
                 return result  # no engine has seen it: the next attempt has the same number

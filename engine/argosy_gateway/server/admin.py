@@ -35,7 +35,7 @@ def admin_app(gateway: Gateway) -> App:
             case "/load":
                 await respond(send, 200, json.dumps(read_load(gateway)).encode())
             case "/metrics":
-                gateway.metrics.count_endpoints(gateway.directory.all())
+                gateway.metrics.count_endpoints(gateway.directory.all(), gateway.clock())
                 if (queue := gateway.queue) is not None:
                     gateway.metrics.count_waiting(len(queue), queue.prompt_tokens)
                 text = gateway.metrics.exposition()

@@ -33,7 +33,9 @@ def moved(f: World) -> dict[str, float]:
     found = {}
     for family in f.state.metrics.registry.collect():
         for sample in family.samples:
-            labels = " ".join(v for k, v in sample.labels.items() if k not in ("class", "le"))
+            labels = " ".join(
+                v for k, v in sample.labels.items() if k not in ("class", "revision", "le")
+            )
             name = NAMES.get(sample.name)
             if name and sample.value:
                 found[f"{name} {labels.removeprefix('colocated ')}".strip()] = sample.value

@@ -53,13 +53,14 @@ def test_every_label_value_exists_with_0_from_the_start():
         *(("argosy_gateway_other_requests_total", value) for value in completed),
         *(("argosy_requests_by_model_total", name) for name in ("m", "sql")),
         *(
-            (f"argosy_slo_requests_{name}", "default", mode, tpot, ttft)
-            for name in ("total", "at_once_total")
+            (f"argosy_slo_requests_{name}", "default", *revision, mode, tpot, ttft)
+            for name, revision in (("total", ("",)), ("at_once_total", ()))
             for mode in modes
             for tpot in met
             for ttft in met
         ),
         *(("argosy_slo_misses_total", reason) for reason in misses),
+        ("argosy_gateway_faults_total", ""),
         *(("argosy_gateway_retries_total", reason) for reason in reasons),
         *(("argosy_gateway_resumed_total", reason) for reason in resumed),
         *(("argosy_gateway_handovers_failed_total", reason) for reason in handovers),

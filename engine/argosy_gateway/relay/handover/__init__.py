@@ -38,6 +38,8 @@ class Led:
     without the members, because a transfer that hangs has no end."""
     can_compute: bool = True
     """The head can compute the prompt itself, if the KV does not come."""
+    failed: bool = False
+    """A prefill pod that was asked before failed the request."""
 
 
 ALONE = Led()

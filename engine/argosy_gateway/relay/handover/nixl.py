@@ -12,7 +12,7 @@ phase 1, and the parameters are left out when a third of the lease has passed.
 import asyncio
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from argosy_gateway.errors import BrokenError, ShortageError, StaleError, UnreachableError
@@ -102,7 +102,7 @@ class TwoPhases:
             return ALONE
         if request.prompt_tokens < gateway.transfers.least_tokens(gateway.computing.tokens_per_s()):
             return ALONE
-        body, first_token_s = prefill_body(asked), self._first_token_s(asked)
+        body, first_token_s, failed = prefill_body(asked), self._first_token_s(asked), False
         for pod in self._route.prefills[:_CANDIDATES]:
             if gateway.directory.drains(pod.uid):
                 continue
@@ -118,14 +118,16 @@ class TwoPhases:
                     prefill=pod,
                     expires_at=self._expires_at,
                     first_token_s=first_token_s,
+                    failed=failed,
                 )
             self._hold.end()
             why, head = answered.reason, self._route.head
             log.warning("%s computed no prompt for %s: %s", pod.name, head.name, answered.detail)
             if why is not HandoverReason.BUSY:
+                failed = True
                 gateway.directory.pairs.count_failure(pod.uid, head.uid, why)
             gateway.metrics.count_failed_handover(why)
-        return ALONE
+        return replace(ALONE, failed=failed)
 
     def end(self, *, used: bool) -> None:
         """Close the prefill pod's connection: without an answer it keeps no KV. Have KV that the
