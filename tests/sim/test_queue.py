@@ -111,7 +111,7 @@ class Twin(Queue):
         return request
 
     def computed(self, request: int, now: float) -> None:
-        sent_at, ahead = self._sent[request]
+        sent_at, ahead, _ = self._sent[request]
         super().computed(request, now)
         self.dispatch.observe(
             "prefill-0",

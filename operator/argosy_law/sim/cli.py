@@ -21,9 +21,10 @@ from argosy_law.pace.schedules import Window
 from argosy_law.sim import figures, hindsight, limits, rates, traces
 from argosy_law.sim.flags import FIGURES, FLAGS, Flag, UsageError
 from argosy_law.sim.laws import LAWS
-from argosy_law.sim.limits import MOST_REPLICAS
+from argosy_law.sim.limits import MOST_REPLICAS, read_number, read_whole
 from argosy_law.sim.replay import Replicas, Run, replay, static
-from argosy_law.sim.report import page
+from argosy_law.sim.report import describe_rollout, page
+from argosy_law.sim.rollout import Plan
 from argosy_law.sim.traces import Trace, TraceError
 from argosy_law.sim.world.machine import QUEUE_TIMEOUT_S, Asks, ColdStart, Replica, Setup
 
@@ -48,6 +49,8 @@ class Options:
     goals: Goals
     windows: tuple[Window, ...]
     """Schedules that bound the law."""
+    plan: Plan | None
+    """The rollout of a new revision."""
     goal: float
     law: str | None
     """Name in `LAWS`; None: a constant fleet."""
@@ -71,6 +74,7 @@ def main(argv: list[str]) -> int:
         result["wall_s"] = time.monotonic() - begun
         text = json.dumps({name: result[name] for name in FIGURES}, indent=2)
         options.out.write_text(text + "\n")
+        sys.stdout.write(describe_rollout(run, result))
         if options.report is not None:
             command = shlex.join(["argosy", "simulate", *argv])
             shown = page(run, result, command=command, warmup_s=options.warmup_s, goal=options.goal)
@@ -101,8 +105,25 @@ def simulate(options: Options, trace: Trace) -> tuple[Run, dict[str, float | str
         "requests": sum(arrival >= warmup_s for arrival in trace.arrival),
         "requests_killed": run.world.killed,
         "requests_refused": run.world.refused,
+        **_rollout_figures(options, trace, run, best),
         "replicas_static": _write_replicas(best),
         "replicas_static_same_engine": _write_replicas(same),
+    }
+
+
+def _rollout_figures(
+    options: Options, trace: Trace, run: Run, best: Replicas | None
+) -> dict[str, float | str | None]:
+    if run.rollout is None:
+        return dict.fromkeys(name for name in FIGURES if name.startswith("rollout_"))
+    begun, ended = run.rollout.plan.at_s, run.rollout.ended_at
+    without = play(replace(options, plan=None), trace, best)
+    return {
+        "rollout_s": ended - begun if ended < math.inf else None,
+        "rollout_attainment": figures.attainment_between(run.world, begun, ended),
+        "rollout_attainment_without": figures.attainment_between(without.world, begun, ended),
+        "rollout_killed": run.rollout.killed,
+        "rollout_gpus_over": run.rollout.most_over,
     }
 
 
@@ -134,12 +155,12 @@ def play(options: Options, trace: Trace, best: Replicas | None) -> Run:
     setup, goals = options.setup, options.goals
     start = options.start or best or {bounds.role: bounds.min for bounds in goals.roles}
     if options.law is None:
-        return static(setup, trace, start)
+        return static(setup, trace, start, options.plan)
     if goals.gpu_budget is not None and options.start is None:
         while sum(start.values()) * setup.replica.machine.gpus > goals.gpu_budget:
             largest = max(start, key=lambda role: start[role])
             start = {**start, largest: start[largest] - 1}
-    return replay(setup, trace, LAWS[options.law], goals, start, options.windows)
+    return replay(setup, trace, LAWS[options.law], goals, start, options.windows, options.plan)
 
 
 def trace_of(options: Options) -> Trace:
@@ -164,6 +185,11 @@ def trace_of(options: Options) -> Trace:
         raise UsageError(
             f"--warmup is {options.warmup_s:g} and the last request arrives at {trace.end:g} s: no "
             "request would count; give a longer trace or a shorter --warmup"
+        )
+    if options.plan is not None and options.plan.at_s >= trace.end:
+        raise UsageError(
+            f"--rollout-at is {options.plan.at_s:g} and the last request arrives at "
+            f"{trace.end:g} s: write an earlier second"
         )
     return trace
 
@@ -213,16 +239,18 @@ def _options(words: dict[str, str | None]) -> Options:
         replica,
         slo.ttft_s,
         slo.tpot_s,
-        cold=ColdStart(_number(words, "--cold", least=0)),
-        seed=_whole(words, "--seed", least=0),
+        cold=ColdStart(read_number(words, "--cold", least=0)),
+        seed=read_whole(words, "--seed", least=0),
         order="deadline" if words["--order"] == "deadline" else "fifo",
         hold_first_token=words["--first-token"] == "in-batch",
         resumes=words["--order"] == "deadline",
         queue_timeout_s=QUEUE_TIMEOUT_S,
-        scrape_loss=_number(words, "--scrape-loss", least=0, most=0.99),
+        scrape_loss=read_number(words, "--scrape-loss", least=0, most=0.99),
         outage=_outage(words["--outage"]),
         ask_gateways=_read_asks(words["--ask-gateways"]),
-        max_in_flight=_whole(words, "--max-queue", least=1) if words["--max-queue"] else math.inf,
+        max_in_flight=read_whole(words, "--max-queue", least=1)
+        if words["--max-queue"]
+        else math.inf,
         role_flip=words["--role-flip"] == "yes",
     )
     law, start = _policy(words)
@@ -240,12 +268,13 @@ def _options(words: dict[str, str | None]) -> Options:
     return Options(
         requests=requests,
         rates=table,
-        scale=_number(words, "--scale", least=0.01, most=10_000),
+        scale=read_number(words, "--scale", least=0.01, most=10_000),
         prefix=words["--prefix"] == "ideal",
-        warmup_s=_number(words, "--warmup", least=0),
+        warmup_s=read_number(words, "--warmup", least=0),
         setup=setup,
         goals=replace(_goals(words, setup, slo), zero_after_s=after_s),
         windows=limits.windows(words["--schedules"], limits.roles(words["--mode"])),
+        plan=limits.plan(words),
         goal=slo.attainment,
         law=law,
         start=start,
@@ -258,9 +287,9 @@ def _options(words: dict[str, str | None]) -> Options:
 
 def _slo(words: dict[str, str | None]) -> SLO:
     return SLO(
-        ttft_s=_number(words, "--ttft", least=0.001),
-        tpot_s=_number(words, "--tpot", least=0.001),
-        attainment=_number(words, "--goal", least=0.01, most=0.999),
+        ttft_s=read_number(words, "--ttft", least=0.001),
+        tpot_s=read_number(words, "--tpot", least=0.001),
+        attainment=read_number(words, "--goal", least=0.01, most=0.999),
     )
 
 
@@ -269,7 +298,7 @@ def _goals(words: dict[str, str | None], setup: Setup, slo: SLO) -> Goals:
     replica, budget = setup.replica, None
     mode, roles = words["--mode"], limits.roles(words["--mode"])
     if words["--gpu-budget"] is not None:
-        budget = _whole(words, "--gpu-budget", least=len(roles) * replica.machine.gpus)
+        budget = read_whole(words, "--gpu-budget", least=len(roles) * replica.machine.gpus)
     return Goals(
         mode="colocated" if mode == "colocated" else "disaggregated",
         roles=tuple(RoleGoal(role, 1, MOST_REPLICAS) for role in roles),
@@ -363,7 +392,7 @@ def _prior(words: dict[str, str | None], profile: Profile) -> Profile | None:
     """The law's prior: the profile, with all times wrong by the factor."""
     if words["--profile-error"] == "none":
         return None
-    factor = _number(words, "--profile-error", least=0.01, most=100)
+    factor = read_number(words, "--profile-error", least=0.01, most=100)
     return replace(
         profile,
         prefill_base_s=profile.prefill_base_s * factor,
@@ -373,24 +402,3 @@ def _prior(words: dict[str, str | None], profile: Profile) -> Profile | None:
         per_sequence_s=profile.per_sequence_s * factor,
         per_context_token_s=profile.per_context_token_s * factor,
     )
-
-
-def _number(
-    words: dict[str, str | None], flag: str, *, least: float, most: float = math.inf
-) -> float:
-    text = words[flag] or ""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not (math.isfinite(number) and least <= number <= most):
-        bound = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
-        raise UsageError(f"{flag} {text}: write a number {bound}")
-    return number
-
-
-def _whole(words: dict[str, str | None], flag: str, *, least: int) -> int:
-    text = words[flag] or ""
-    if not text.isascii() or not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{flag} {text}: write a whole number of at least {least}")
-    return int(text)

@@ -49,6 +49,12 @@ def attainment(world: World, warmup_s: float) -> dict[str, float]:
     }
 
 
+def attainment_between(world: World, begin: float, end: float) -> float | None:
+    """Share within both limits of the requests that came from `begin` to `end`; None: none came."""
+    met = [ttft and tpot for arrival, ttft, tpot in verdicts(world, begin) if arrival <= end]
+    return sum(met) / len(met) if met else None
+
+
 def ttft_longest_s(world: World, warmup_s: float) -> float | None:
     """The longest time to first token of the answered requests that count; None if there is none.
 

@@ -194,6 +194,39 @@ FLAGS = (
         "out; needs --policy goodput and --order deadline",
     ),
     Flag(name="--gpu-budget", value="N", help="GPUs that a law may use; default: no limit"),
+    Flag(
+        name="--rollout-at",
+        value="SECONDS",
+        help="when a new revision is asked for, which then takes the place of the pods that run; "
+        "default: never",
+    ),
+    Flag(
+        name="--strategy",
+        value="NAME",
+        default="Paced",
+        choices=("Paced", "BlueGreen", "Recreate"),
+        help="of that rollout, as spec.rollout.strategy",
+    ),
+    Flag(
+        name="--surge",
+        value="GPUS",
+        help="as spec.rollout.maxSurgeGPUs: GPUs that Paced may use beyond those of the wanted "
+        "pods; default: those of one set",
+    ),
+    Flag(
+        name="--rollout-speed",
+        value="FACTOR",
+        default="1",
+        help="how quickly the new revision computes, in multiples of the old one; the profile's "
+        "prior is that of the old one",
+    ),
+    Flag(
+        name="--rollout-fails",
+        value="WHETHER",
+        default="no",
+        choices=("no", "yes"),
+        help="yes: no pod of the new revision becomes ready",
+    ),
     Flag(name="--out", value="FILE", required=True, help="where the figures go, as JSON"),
     Flag(
         name="--report",
@@ -217,10 +250,18 @@ FIGURES = {
     "reversals_per_hour": "per pool: moves within 10 minutes of one in the other direction",
     "requests": "requests that count: those that arrive after the warm-up",
     "requests_killed": "requests that ended with their pod, when its drain ran out of time; "
-    "only with --order fifo",
+    "only with --order fifo, or where no other pod of its revision was left in a rollout",
     "requests_refused": "requests that were sent away (429) because they had waited in the "
     "gateway's queue for 30 s, or would have, or (503) because a fleet at zero took longer than "
     "WAIT, all three only with --order deadline; or because of --max-queue",
+    "rollout_s": "from the edit until the wanted pods serve and all are of the new revision, in "
+    "seconds; null if that was not reached; this and the following are null without --rollout-at",
+    "rollout_attainment": "share within both limits of the requests that came in the rollout, or "
+    "from the edit on if it did not end",
+    "rollout_attainment_without": "the same of the same requests in a run without the rollout",
+    "rollout_killed": "requests_killed in the rollout",
+    "rollout_gpus_over": "most GPUs over those of the wanted pods, whenever a pod was added in the "
+    "rollout: at most the surge",
     "replicas_static": "replicas of gpu_hours_static, as --static takes them",
     "replicas_static_same_engine": "the same of gpu_hours_static_same_engine",
     "wall_s": "how long the command took, in seconds; all other figures follow from the arguments",

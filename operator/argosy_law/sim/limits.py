@@ -1,20 +1,24 @@
-"""The flags of `argosy simulate` that limit a law: replicas, schedules, steps.
+"""The flags of `argosy simulate` that limit a law, and those of a rollout.
 
 `cli` calls these with the words of the command line; `replay` gets the values. Each raises
 UsageError with what to write.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from math import ceil
+from math import ceil, inf, isfinite, nan
+from typing import Literal
 
 from cronsim import CronSim, CronSimError
 
 from argosy_law.goals import StepLimits
 from argosy_law.pace.schedules import Bounds, Window
+from argosy_law.rollout import Strategy
 from argosy_law.sim.flags import UsageError
 from argosy_law.sim.replay import ROLES, TOGETHER, Replicas
+from argosy_law.sim.rollout import Plan
+from argosy_law.sim.world.machine import Revision
 from argosy_law.sim.world.supply import PoolName
 
 MOST_REPLICAS = 1000
@@ -65,6 +69,66 @@ def scale_to_zero(text: str | None, cold_s: float) -> tuple[float, float] | None
             f"start of {cold_s:g} s; write a longer wait, such as {after},{ceil(2 * cold_s)}s"
         )
     return after_s, wait_s
+
+
+def plan(words: Mapping[str, str | None]) -> Plan | None:
+    """Return the rollout of these flags; None without `--rollout-at`."""
+    at = words["--rollout-at"]
+    if at is None:
+        for flag, default in (
+            ("--surge", None),
+            ("--strategy", "Paced"),
+            ("--rollout-speed", "1"),
+            ("--rollout-fails", "no"),
+        ):
+            if words[flag] != default:
+                raise UsageError(
+                    f"{flag} is for a rollout: write --rollout-at with the second at which the "
+                    "new revision is asked for, such as --rollout-at 600"
+                )
+        return None
+    surge, strategy = words["--surge"], words["--strategy"]
+    if surge is not None and strategy != "Paced":
+        raise UsageError(f"--surge is for --strategy Paced: leave it out with {strategy}")
+    if words["--role-flip"] == "yes":
+        raise UsageError(
+            "--role-flip yes with --rollout-at is not simulated, since no pod changes its role in "
+            "a rollout: leave one of them out"
+        )
+    name: Literal["Paced", "BlueGreen", "Recreate"] = "Paced"
+    if strategy in ("BlueGreen", "Recreate"):
+        name = "BlueGreen" if strategy == "BlueGreen" else "Recreate"
+    return Plan(
+        read_number(words, "--rollout-at", least=0),
+        Strategy(name, None if surge is None else read_whole(words, "--surge", least=0)),
+        Revision(
+            read_number(words, "--rollout-speed", least=0.01, most=100),
+            words["--rollout-fails"] == "no",
+        ),
+    )
+
+
+def read_number(
+    words: Mapping[str, str | None], flag: str, *, least: float, most: float = inf
+) -> float:
+    """Return the finite number of a flag, within these bounds."""
+    text = words[flag] or ""
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    if not (isfinite(number) and least <= number <= most):
+        bound = f"from {least:g} to {most:g}" if most < inf else f"of at least {least:g}"
+        raise UsageError(f"{flag} {text}: write a number {bound}")
+    return number
+
+
+def read_whole(words: Mapping[str, str | None], flag: str, *, least: int) -> int:
+    """Return the whole number of a flag."""
+    text = words[flag] or ""
+    if not text.isascii() or not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{flag} {text}: write a whole number of at least {least}")
+    return int(text)
 
 
 def _seconds(flag: str, whole: str, text: str) -> float:

@@ -15,6 +15,7 @@ from argosy_law.observe import Front, Observations, RoleSupply
 from argosy_law.pace import schedules
 from argosy_law.pace.schedules import Window
 from argosy_law.sim.laws.law import Goodput, Law
+from argosy_law.sim.rollout import Plan, Rollout
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.colocated import ColocatedWorld
 from argosy_law.sim.world.fleet import PoolName, World
@@ -44,13 +45,19 @@ class Run:
     """(time, role, replicas added) of every change after the start; negative: removed."""
     decisions: tuple[Decision, ...] = ()
     """What the law decided, in order. Empty without a law."""
+    rollout: Rollout | None = None
+    """None: no new revision was asked for."""
 
 
-def static(setup: Setup, trace: Trace, replicas: Replicas) -> Run:
-    """A constant fleet: no law runs, and nothing is scraped."""
+def static(setup: Setup, trace: Trace, replicas: Replicas, plan: Plan | None = None) -> Run:
+    """A constant fleet: no law runs, and nothing is scraped. `plan`: a rollout in it."""
     world = started(setup, trace, replicas)
-    world.advance(float("inf"))
-    return Run(world)
+    rollout = None if plan is None else Rollout(plan)
+    while rollout is not None and rollout.next_at(world) < inf and not world.finished:
+        world.advance(rollout.next_at(world))
+        rollout.play(world, replicas)
+    world.advance(inf)
+    return Run(world, rollout=rollout)
 
 
 def replay(
@@ -60,8 +67,10 @@ def replay(
     goals: Goals,
     start: Replicas,
     windows: tuple[Window, ...] = (),
+    plan: Plan | None = None,
 ) -> Run:
-    """A law decides every `goals.windows.interval_s`, until every request has ended.
+    """A law decides every `goals.windows.interval_s`, until every request has ended. `plan`: the
+    rollout of a new revision meanwhile.
 
     `windows` are the schedules that bound it. While the metrics are out, a law of the operator
     has what gateways say, if these are asked; any other is not asked, and replicas stay as they
@@ -75,25 +84,33 @@ def replay(
     state = law.start
     moves: list[tuple[float, PoolName, int]] = []
     decisions: list[Decision] = []
+    wanted, rollout = dict(start), None if plan is None else Rollout(plan)
     tick = 1
     while not world.finished:
         at = tick * goals.windows.interval_s
         if goals.zero_after_s is not None:
             at = min(at, _next_hearing(world))
+        if rollout is not None and (due := rollout.next_at(world)) < at:
+            scraper.advance(due)
+            rollout.play(world, wanted)
+            continue
         tick += at == tick * goals.windows.interval_s
         scraper.advance(at)
         if not scraper.answers and not hears:
             continue
-        seen = observe(scraper, world)
+        seen = observe(scraper, world, wanted)
         if goals.zero_after_s is not None:
             seen = replace(seen, front=_front(world))
         ahead = schedules.ahead(seen.supply, goals.windows)
         bounded = schedules.in_force(goals, windows, MONDAY + world.now, ahead)
         state, decision = law.decide(state, seen, bounded, EPOCH + world.now)
         decisions.append(decision)
-        changes = world.resize({role: decision.replicas(role) for role in world.roles})
-        moves += ((world.now, role, change) for role, change in changes.items())
-    return Run(world, tuple(moves), tuple(decisions))
+        before, wanted = wanted, {role: decision.replicas(role) for role in world.roles}
+        if rollout is None or not rollout.play(world, wanted):
+            world.resize(wanted)
+        changes = ((role, wanted[role] - before[role]) for role in world.roles)
+        moves += ((world.now, role, change) for role, change in changes if change)
+    return Run(world, tuple(moves), tuple(decisions), rollout)
 
 
 def _front(world: World) -> Front:
@@ -118,15 +135,19 @@ def started(setup: Setup, trace: Trace, replicas: Replicas) -> World:
     return world
 
 
-def observe(scraper: Scraper, world: World) -> Observations:
-    """What the operator would see now: samples of the gateway and the engines, and the pods."""
+def observe(scraper: Scraper, world: World, asked: Replicas | None = None) -> Observations:
+    """What the operator would see now: samples of the gateway and the engines, and the pods.
+
+    `asked`: the pods that a rollout divides between its revisions; None: there is none.
+    """
     pods = frozenset(pod.name for role in world.roles for pod in world.living(role))
-    return Observations(scraper.metrics(pods), tuple(_supply(world, role) for role in world.roles))
+    supply = tuple(_supply(world, role, asked if world.rolling else None) for role in world.roles)
+    return Observations(scraper.metrics(pods), supply)
 
 
-def _supply(world: World, role: PoolName) -> RoleSupply:
+def _supply(world: World, role: PoolName, asked: Replicas | None) -> RoleSupply:
     """Pods that were there before the trace have started once, too, and the operator knows it."""
-    wanted, desired = world.wanted(role), world.counted(role)
+    wanted, desired = world.wanted(role), world.counted(role) if asked is None else asked[role]
     ready = sum(pod.ready_at <= world.now for pod in wanted)
     starts = [
         pod.ready_at - pod.created_at if pod.created_at > 0 else world.setup.cold.median_s
@@ -137,8 +158,9 @@ def _supply(world: World, role: PoolName) -> RoleSupply:
         role=role,
         desired=desired,
         ready=ready,
-        pending=desired - ready,
+        pending=max(desired - ready, 0),
         draining=len(world.living(role)) - len(wanted),
         cold_starts_s=tuple(starts[-NEWEST:]),
         gpus_per_replica=world.setup.replica.machine.gpus,
+        rolling=asked is not None,
     )

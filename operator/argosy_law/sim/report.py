@@ -19,6 +19,34 @@ LEAST_S = 60.0
 """The shortest interval in which arrivals and attainment are counted."""
 MOST_POINTS = 480
 
+
+def describe_rollout(run: Run, result: Mapping[str, float | str | None]) -> str:
+    """The rollout of a run in words, for a terminal; empty without one."""
+    rollout = run.rollout
+    if rollout is None:
+        return ""
+    strategy = rollout.plan.strategy
+    surge = "" if strategy.surge is None else f", maxSurgeGPUs {strategy.surge}"
+    lines = [f"Rollout ({strategy.name}{surge}):"]
+    for turn in rollout.turns:
+        waits = "waits for " if turn.state in ("NewPodsStart", "OldPodsLeave") else ""
+        lines.append(f"{turn.at:8.0f} s  {turn.state}: {waits}{turn.message}")
+    took, killed = result["rollout_s"], result["rollout_killed"]
+    whole = "It did not end" if took is None else f"It took {took:.0f} s"
+    lost = "no request was lost" if not killed else f"{killed} requests were lost"
+    lines.append(
+        f"{whole}, and {lost}. At most {result['rollout_gpus_over']} GPUs beyond those of the "
+        "wanted pods were used."
+    )
+    met, without = result["rollout_attainment"], result["rollout_attainment_without"]
+    if met is not None and without is not None:
+        lines.append(
+            f"Of the requests that came meanwhile {met:.3f} met both limits; without the rollout "
+            f"{without:.3f} would have."
+        )
+    return "\n".join(lines) + "\n"
+
+
 Steps = list[tuple[float, float]]
 """(time, value from then on), from time 0."""
 
@@ -61,8 +89,8 @@ def intervals(run: Run) -> list[Interval]:
 def wanted(run: Run, role: PoolName) -> Steps:
     """Replicas that the law had asked for."""
     moves = [(at, by) for at, of, by in run.moves if of == role]
-    kept = sum(not pod.draining and not pod.gone for pod in run.world.pods[role])
-    return _steps([(0.0, kept - sum(by for _, by in moves)), *moves], run.world.trace.end)
+    begun = sum(pod.created_at == 0 for pod in run.world.pods[role])
+    return _steps([(0.0, begun), *moves], run.world.trace.end)
 
 
 def ready(run: Run, role: PoolName) -> Steps:

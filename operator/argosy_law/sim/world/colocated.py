@@ -38,6 +38,16 @@ class ColocatedWorld(World):
     def _ready_pods(self, pod: Pod) -> list[Pod]:  # noqa: ARG002
         return self._ready  # type: ignore[return-value]
 
+    def _pair(self) -> None:
+        """Each pod serves alone."""
+
+    def _serves(self, revision: int) -> bool:
+        return any(pod.revision == revision for pod in self._ready)
+
+    def _send_within(self, request: Request, revision: int) -> None:
+        ready = (pod for pod in self._ready if pod.revision == revision)
+        self._take(request, min(ready, key=_least_open))
+
     def _send_now(self, request: Request) -> None:
         if self._ready:
             self._take(request, min(self._ready, key=_least_open))
@@ -64,7 +74,7 @@ class ColocatedWorld(World):
         queue = self._queue
         while queue is not None and queue.tokens:
             open_pods = [pod for pod in self._ready if queue.has_place(pod)]
-            pod = min(open_pods, key=lambda pod: pod.tokens, default=None)
+            pod = min(open_pods, key=queue.backlog, default=None)
             request = queue.next(self.now, pod) if pod is not None else None
             if pod is None or request is None:
                 return
@@ -135,18 +145,20 @@ class ColocatedWorld(World):
         prompts_s = self._batch(pod, decodes if chunked else 0)
         profile = self.setup.replica.profile
         pod.jump_at, pod.growth_s = self.now, 0.0
+        slowness = pod.slowness
         if pod.batch and not (chunked and decodes):
-            pod.first_s, pod.stalled = profile.prefill_base_s + prompts_s, True
+            pod.first_s = (profile.prefill_base_s + prompts_s) * slowness
+            pod.stalled = True
             pod.version += 1
             self._at(self.now + pod.first_s, STEP, pod, pod.version)
         elif pod.batch:
             base_s = max(profile.prefill_base_s, profile.decode_base_s)
             decodes_s = profile.step_s(decodes, pod.context) - profile.decode_base_s
-            pod.first_s = base_s + decodes_s + prompts_s
+            pod.first_s = (base_s + decodes_s + prompts_s) * slowness
             self._jump(pod, 1)
         elif decodes:
-            pod.first_s = profile.step_s(decodes, pod.context)
-            pod.growth_s = profile.per_context_token_s * decodes
+            pod.first_s = profile.step_s(decodes, pod.context) * slowness
+            pod.growth_s = profile.per_context_token_s * decodes * slowness
             self._jump(pod, pod.ends[0][0] - pod.steps)
 
     def _batch(self, pod: ColocatedPod, beside: int) -> float:
@@ -189,5 +201,5 @@ class ColocatedWorld(World):
         pod.ends.clear()
         pod.jump = 0
         for request, generated in lost:
-            self._lose(request, generated)
+            self._lose(request, generated, pod)
         self._look()

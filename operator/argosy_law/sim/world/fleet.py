@@ -2,21 +2,21 @@
 
 `replay` and `hindsight` call `scale` and `advance`. Arrivals never wait for answers. A request gets
 its two pods when it comes, as the gateway gives them: the prefill pod with the fewest prompt tokens
-to compute and the decode pod with the fewest requests; it waits in the gateway while a role has no
-ready pod, and as long as `queue` says. Its first token leaves when its prompt is computed, or is
-held until it joins a batch. Its KV moves once the decode pod has room for prompt and answer, that
-of earlier chunks while the last is computed, over one link of each pod, and it joins the batch at
-the next edge of a step.
+to compute and the decode pod with the fewest requests, both of one revision; it waits in the
+gateway while a role has no ready pod, and as long as `queue` says. Its first token leaves when its
+prompt is computed, or is held until it joins a batch. Its KV moves once the decode pod has room for
+prompt and answer, that of earlier chunks while the last is computed, over one link of each pod, and
+it joins the batch at the next edge of a step.
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from math import inf, nan
 
 from argosy_law.sim.traces import Trace
-from argosy_law.sim.world.machine import HELD_SHARE, Setup, steps_s, steps_until
+from argosy_law.sim.world.machine import HELD_SHARE, Revision, Setup, steps_s, steps_until
 from argosy_law.sim.world.pods import (
     DecodePod,
     Pod,
@@ -74,7 +74,7 @@ class World(Supply):
 
     __slots__ = (
         "_answered_last", "_decode_constants", "_head", "_hold_s", "_most", "_moved", "_outputs",
-        "_prefill_constants", "_prompts", "_queue", "_resumed", "_step_tokens", "_sums",
+        "_pairs", "_prefill_constants", "_prompts", "_queue", "_resumed", "_step_tokens", "_sums",
         "_token_transfer_s", "_tpot_s", "_watch_at", "_work", "active_at", "arrived", "ended",
         "first", "held", "killed", "last", "refused", "trace",
     )  # fmt: skip
@@ -119,6 +119,14 @@ class World(Supply):
         self._moved: dict[Request, int] = {}
         """Prompts in chunks → tokens whose KV is on its way while the others are computed."""
         self._head: list[DecodePod | None] = [None] * len(trace)
+        self._pairs: dict[int, tuple[list[PrefillPod], list[DecodePod]]] | None = None
+        """Ready pods that work together, by revision; None while all ready pods do."""
+
+    def edit(self, revision: Revision) -> None:
+        """Ask for a new revision: new pods are of it from now on."""
+        if self._queue is not None:
+            self._queue.edit(self.newest)
+        super().edit(revision)
 
     @property
     def finished(self) -> bool:
@@ -178,8 +186,11 @@ class World(Supply):
         """Send a request that has just come, unless it must wait."""
         queue, now = self._queue, self.now
         assert queue is not None
-        head = queue.head(self._ready_decode)
-        pod = least_tokens(self._ready_prefill)
+        prefills, heads = self._ready_prefill, self._ready_decode
+        if self._pairs is not None:
+            prefills, heads = self._least_loaded(self._pairs)
+        head = queue.head(heads)
+        pod = least_tokens(prefills)
         opening = pod if head is not None else None
         if queue.tokens and queue.refuses(request, now, self._ready_prefill, opening):
             self._refuse(1)
@@ -189,7 +200,7 @@ class World(Supply):
             queue.sent(request, now, pod, self._work[request])
             self._send(request, pod, head)
         else:
-            self._wait(request, serving=bool(self._ready_prefill and self._ready_decode))
+            self._wait(request, serving=bool(prefills and heads))
 
     def _wait(self, request: Request, *, serving: bool) -> None:
         """A request has come to the queue. `serving`: pods serve; if not, it may have to wait for
@@ -224,17 +235,56 @@ class World(Supply):
 
     def _send_now(self, request: Request) -> None:
         """Send a request to the pods with the least work, or hold it while a role has none."""
-        pod, head = least_tokens(self._ready_prefill), least_open(self._ready_decode)
+        prefills, heads = self._ready_prefill, self._ready_decode
+        if self._pairs is not None:
+            prefills, heads = self._least_loaded(self._pairs)
+        pod, head = least_tokens(prefills), least_open(heads)
         if pod is not None and head is not None:
             self._send(request, pod, head)
         else:
             self.held.append(request)
 
+    def _pair(self) -> None:
+        ready = [*self._ready_prefill, *self._ready_decode]
+        if len({pod.revision for pod in ready}) <= 1:
+            self._pairs = None
+            return
+        self._pairs = {}
+        for revision in range(len(self.revisions)):
+            prefills = [pod for pod in self._ready_prefill if pod.revision == revision]
+            heads = [pod for pod in self._ready_decode if pod.revision == revision]
+            if prefills and heads:
+                self._pairs[revision] = prefills, heads
+
+    def _least_loaded(
+        self, pairs: Mapping[int, tuple[list[PrefillPod], list[DecodePod]]]
+    ) -> tuple[list[PrefillPod], list[DecodePod]]:
+        """The pods of the revision with the fewest requests for each of them, as the gateway takes
+        for one that need not wait."""
+
+        def load(pair: tuple[list[PrefillPod], list[DecodePod]]) -> float:
+            prefills, heads = pair
+            return sum(pod.open for pod in heads) / (len(prefills) + len(heads))
+
+        return min(pairs.values(), key=load, default=([], []))
+
+    def _opening(self, queue: Queue) -> tuple[DecodePod | None, PrefillPod | None]:
+        """Where a prompt that waits would begin first."""
+        if self._pairs is None:
+            return queue.head(self._ready_decode), least_tokens(self._ready_prefill)
+        found: tuple[DecodePod | None, PrefillPod | None] = None, None
+        least = inf
+        for prefills, heads in self._pairs.values():
+            head, pod = queue.head(heads), least_tokens(prefills)
+            if head is not None and pod is not None and queue.seconds(pod) < least:
+                found, least = (head, pod), queue.seconds(pod)
+        return found
+
     def _look(self) -> None:
         """Send what waits and may go."""
         queue = self._queue
         while queue is not None and queue.tokens:
-            head, pod = queue.head(self._ready_decode), least_tokens(self._ready_prefill)
+            head, pod = self._opening(queue)
             if head is None or pod is None:
                 return
             request = queue.next(self.now, pod)
@@ -280,7 +330,7 @@ class World(Supply):
             done = 0
         pod.whole = whole
         base_s, token_s, token_squared_s = self._prefill_constants
-        seconds = base_s + token_s * linear + token_squared_s * squared
+        seconds = (base_s + token_s * linear + token_squared_s * squared) * pod.slowness
         pod.seconds += seconds
         self._order += 1
         heappush(self._events, (self.now + seconds, self._order, PROMPTS, pod, 0.0))
@@ -321,7 +371,7 @@ class World(Supply):
         if head is None or head.gone_at < inf:
             self._moved.pop(request, None)
             self._leave(pod)
-            self._lose(request, 1)
+            self._lose(request, 1, pod)
         elif self._outputs[request] <= 1:
             self._leave(pod)
             self._answered(request, head)
@@ -383,7 +433,7 @@ class World(Supply):
             pod.waiting.popleft()
             if source.gone:
                 self._leave(pod)
-                self._lose(request, 1)
+                self._lose(request, 1, pod)
             else:
                 pod.kv_free -= need
                 self._land(request, source, pod)
@@ -447,8 +497,9 @@ class World(Supply):
             return
         base_s, context_s, sequence_s = self._decode_constants
         pod.jump_at = now
-        pod.first_s = first_s = base_s + context_s * pod.context + sequence_s * batch
-        pod.growth_s = growth_s = context_s * batch
+        first_s = (base_s + context_s * pod.context + sequence_s * batch) * pod.slowness
+        pod.first_s, pod.growth_s = first_s, context_s * batch * pod.slowness
+        growth_s = pod.growth_s
         steps = ends[0][0] - pod.steps
         if landing and steps > 1 and batch < most:
             until = steps_until(first_s, growth_s, landing[0][0] - now)
@@ -472,9 +523,13 @@ class World(Supply):
         self.ended += 1
         self._leave(pod)
 
-    def _lose(self, request: Request, generated: int) -> None:
-        """Its pod has gone, after so many tokens: it goes on elsewhere, or it is killed."""
+    def _lose(self, request: Request, generated: int, pod: Pod) -> None:
+        """Its pod has gone, after so many tokens: it goes on elsewhere, or it is killed. An answer
+        that has begun goes on at pods of its revision alone."""
         if not self.setup.resumes:
+            self._kill(request)
+            return
+        if generated > 0 and self.newest and not self._serves(pod.revision):
             self._kill(request)
             return
         generated = min(generated, self._outputs[request] - 1)
@@ -483,7 +538,27 @@ class World(Supply):
             self._prompts[request] += generated
             self._outputs[request] -= generated
             self._work[request] = self._prompts[request]
+            if self.newest:
+                self._send_within(request, pod.revision)
+                return
         self._send_now(request)
+
+    def _serves(self, revision: int) -> bool:
+        """Whether ready pods of a revision serve requests."""
+        if self._pairs is not None:
+            return revision in self._pairs
+        ready = self._ready_prefill, self._ready_decode
+        return all(pods and pods[0].revision == revision for pods in ready)
+
+    def _send_within(self, request: Request, revision: int) -> None:
+        """Send a request to pods of a revision that serves."""
+        pair = self._ready_prefill, self._ready_decode
+        if self._pairs is not None:
+            pair = self._pairs[revision]
+        pod, head = least_tokens(pair[0]), least_open(pair[1])
+        assert pod is not None
+        assert head is not None
+        self._send(request, pod, head)
 
     def _kill(self, request: Request) -> None:
         self.last[request], self.active_at = nan, self.now
@@ -527,7 +602,7 @@ class World(Supply):
             pod.landing.clear()
             pod.ends.clear()
         for request, generated in lost:
-            self._lose(request, generated)
+            self._lose(request, generated, pod)
         self._look()
 
     def _generated(self, pod: DecodePod) -> list[tuple[Request, int]]:

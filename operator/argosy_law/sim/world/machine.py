@@ -94,6 +94,17 @@ class ColdStart:
 
 
 @dataclass(frozen=True, slots=True)
+class Revision:
+    """What pods of one revision are like, beside those that the fleet has at first."""
+
+    speed: float = 1.0
+    """How many of the first's steps one takes in the same time: 0.5 takes twice as long for each.
+    """
+    starts: bool = True
+    """Whether its pods ever become ready. If not, they say so after a cold start."""
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """All that is fixed for a run, apart from the requests and who scales."""
 

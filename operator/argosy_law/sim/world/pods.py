@@ -30,6 +30,12 @@ class Pod:
     """Its next role: while it leaves, what it will be once it is empty. None: it ends then."""
     flipped: bool = False
     """Whether it had another role before."""
+    revision: int = 0
+    """Place of its revision in the world's list."""
+    slowness: float = 1.0
+    """How many times as long its steps take as those of the first revision."""
+    fails_at: float = inf
+    """When it says that it does not start; inf: it starts."""
     open: int = 0
     """Requests that were sent here and have not left."""
     link_free_at: float = 0.0

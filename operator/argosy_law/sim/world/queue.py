@@ -7,6 +7,7 @@ plays both on the same load and compares their dispatches and refusals.
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from copy import deepcopy
 from heapq import heapify, heappop, heappush
 from math import inf
 
@@ -48,12 +49,31 @@ class Queue:
         """Of all that wait: when they stop waiting."""
         self._patience: list[tuple[float, Request]] = []
         """Heap of the same; who no longer waits, or waits until another time, may be in it, too."""
+        self._paces: dict[int, Pace] = {}
+        """By revision, once there is more than one; `_pace` is that of all pods."""
         self._pace, self._margin, self._places = Pace(), Margin(), Places(setup.tpot_s)
         self.bounds = self._places.bounds
         """Decode pods that may not have as many sequences as their batch; empty: none."""
-        self._sent: dict[Request, tuple[float, int]] = {}
-        """Of those without a first token: when it was sent, and the prompt tokens outstanding on
-        its pod then, its own included."""
+        self._sent: dict[Request, tuple[float, int, int]] = {}
+        """Of those without a first token: when it was sent, the prompt tokens outstanding on its
+        pod then, its own included, and the pod's revision."""
+
+    def edit(self, before: int) -> None:
+        """Pods of another revision come beside those of `before`: their pace may be another."""
+        self._paces.setdefault(before, deepcopy(self._pace))
+
+    def seconds(self, pod: Prefiller) -> float:
+        """Predicted time until the prompts of a pod are computed; 0 while no pace is known."""
+        return self._pace_of(pod.revision).seconds(pod.tokens)
+
+    def backlog(self, pod: Prefiller) -> tuple[float, int]:
+        """Key by which pods are ordered: where a prompt would begin first."""
+        return self.seconds(pod), pod.tokens
+
+    def _pace_of(self, revision: int) -> Pace:
+        """The pace of a revision's pods, or of all while that is unknown."""
+        own = self._paces.get(revision) if self._paces else None
+        return self._pace if own is None or not own.tokens_per_s else own
 
     def head(self, pods: list[DecodePod]) -> DecodePod | None:
         """The decode pod with the fewest requests of those that have a place."""
@@ -81,11 +101,12 @@ class Queue:
             return False
         prompt = self._trace.prompt[request]
         ahead = self.tokens + sum(one.tokens for one in pods) + prompt
-        if ahead / (len(pods) * self._pace.tokens_per_s) <= self._timeout_s:
+        per_s = sum(self._pace_of(one.revision).tokens_per_s for one in pods)
+        if ahead / per_s <= self._timeout_s:
             return False
         if pod is None:
             return True
-        took_s = self._pace.seconds(pod.tokens) + self._pace.seconds(prompt)
+        took_s = self.seconds(pod) + self._pace_of(pod.revision).seconds(prompt)
         return took_s > self._margin.share(now) * self._limit_s
 
     def impatient_at(self) -> float:
@@ -127,7 +148,7 @@ class Queue:
             pod is not None
             and not self.tokens
             and (len(pod.queue) < FEW_PROMPTS or self._has_room(pod))
-            and now + (pod.tokens / per_s if per_s else 0.0) <= start_by
+            and now + self.seconds(pod) <= start_by
         ):
             return True
         insort(self._in_time, (start_by, request))
@@ -138,7 +159,7 @@ class Queue:
     def next(self, now: float, pod: Prefiller) -> Request | None:
         """The request that goes to this pod now and no longer waits; None if all must wait."""
         self._age(now)
-        index = bisect_left(self._in_time, (now + self._pace.seconds(pod.tokens), -1))
+        index = bisect_left(self._in_time, (now + self.seconds(pod), -1))
         timely = index < len(self._in_time)
         late = bool(self._late) and (self._since_late >= LATE_EVERY - 1 or not timely)
         if not self._nearly_idle(pod) and not (timely and self._has_room(pod)):
@@ -157,25 +178,28 @@ class Queue:
 
     def sent(self, request: Request, now: float, pod: Prefiller, tokens: int) -> None:
         """A request with so many tokens to compute goes to a pod now."""
-        self._sent[request] = (now, pod.tokens + tokens)
+        self._sent[request] = (now, pod.tokens + tokens, pod.revision)
 
     def computed(self, request: Request, now: float) -> None:
         """Its prompt is computed."""
         sent = self._sent.pop(request, None)
         if sent is None:  # it came again from a pod that has gone
             return
-        sent_at, ahead = sent
+        sent_at, ahead, revision = sent
         trace = self._trace
         arrival = trace.arrival[request]
         if now - arrival > self._limit_s:
             self._margin.missed(
-                predicted_s=sent_at - arrival + self._pace.seconds(ahead),
+                predicted_s=sent_at - arrival + self._pace_of(revision).seconds(ahead),
                 ttft_s=now - arrival,
                 limit_s=self._limit_s,
                 sent_at=sent_at,
                 now=now,
             )
         self._pace.observe(ahead, trace.prompt[request], now - sent_at)
+        if self._paces:
+            own = self._paces.setdefault(revision, Pace())
+            own.observe(ahead, trace.prompt[request], now - sent_at)
 
     def lost(self, request: Request) -> None:
         """Its pod has gone before its prompt was computed."""
@@ -201,10 +225,10 @@ class Queue:
         step of prompts, and another prompt to follow them."""
         if len(pod.queue) < FEW_PROMPTS or pod.tokens < STEP_TOKENS:
             return True
-        return self._pace.seconds(pod.tokens) <= HOLD * self._limit_s
+        return self.seconds(pod) <= HOLD * self._limit_s
 
     def _nearly_idle(self, pod: Prefiller) -> bool:
         if not pod.queue or not self._pace.tokens_per_s:
             return True
-        short = self._pace.seconds(pod.tokens) < SHORT * self._limit_s
+        short = self.seconds(pod) < SHORT * self._limit_s
         return short and pod.tokens < STEP_TOKENS

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any, Literal
 
 from argosy_law.pace.gates import APART_S
-from argosy_law.sim.world.machine import FLIP_S, Setup
+from argosy_law.sim.world.machine import FLIP_S, Revision, Setup
 from argosy_law.sim.world.pods import DecodePod, Pod, PrefillPod
 
 PoolName = Literal["prefill", "decode", "colocated"]
@@ -27,7 +27,7 @@ class Supply(ABC):
     # more than thirty attributes would be looked up in a dict, which is slower
     __slots__ = (
         "_events", "_flip", "_order", "_random", "_ready_decode", "_ready_prefill", "now", "pods",
-        "setup",
+        "revisions", "setup",
     )  # fmt: skip
 
     roles: tuple[PoolName, ...] = ("prefill", "decode")
@@ -35,6 +35,8 @@ class Supply(ABC):
 
     def __init__(self, setup: Setup) -> None:
         self.setup, self.now = setup, 0.0
+        self.revisions = [Revision()]
+        """Oldest first. New pods are of the last one, unless another is asked for."""
         self.pods: dict[PoolName, list[Pod]] = {role: [] for role in self.roles}
         """All that were ever created, oldest first."""
         self._ready_prefill: list[PrefillPod] = []
@@ -53,6 +55,22 @@ class Supply(ABC):
     @abstractmethod
     def _end(self, pod: Pod) -> None:
         """Delete a pod whose time to leave is over. What it still has is lost."""
+
+    def edit(self, revision: Revision) -> None:
+        """Ask for a new revision: new pods are of it from now on."""
+        self.revisions.append(revision)
+
+    @property
+    def newest(self) -> int:
+        """Place of the revision that is asked for."""
+        return len(self.revisions) - 1
+
+    @property
+    def rolling(self) -> bool:
+        """Whether pods of an earlier revision exist."""
+        return len(self.revisions) > 1 and any(
+            pod.revision != self.newest for role in self.roles for pod in self.living(role)
+        )
 
     def wanted(self, role: PoolName) -> list[Pod]:
         """Pods that stay, ready or not."""
@@ -87,19 +105,30 @@ class Supply(ABC):
         return {role: change for role, change in changes.items() if change}
 
     def scale(
-        self, role: PoolName, replicas: int, *, warm: bool = False, to: PoolName | None = None
+        self,
+        role: PoolName,
+        replicas: int,
+        *,
+        warm: bool = False,
+        to: PoolName | None = None,
+        revision: int | None = None,
     ) -> None:
-        """Want so many pods. Leaving ones are called back first, then one that leaves the other
-        role may come; new ones take a cold start. One that leaves may become a pod of `to`.
+        """Want so many pods of a revision, by default the newest. Leaving ones are called back
+        first, then one that leaves the other role may come; new ones take a cold start. One that
+        leaves may become a pod of `to`.
 
         Pods that are not ready leave first, then those with the least work, the newest first.
         """
-        pods, coming = self.wanted(role), self.coming(role)
+        of = self.newest if revision is None else revision
+        pods = [pod for pod in self.wanted(role) if pod.revision == of]
+        coming = self.coming(role)
         missing = replicas - len(pods) - len(coming)
         for pod in coming[: max(-missing, 0)]:
             pod.becomes = None
             missing += 1
-        leaving = [pod for pod in self.pods[role] if pod.draining and not pod.gone]
+        leaving = [
+            pod for pod in self.pods[role] if pod.draining and not pod.gone and pod.revision == of
+        ]
         recalled = leaving[::-1][: max(missing, 0)]
         for pod in recalled:
             self._relent(pod)
@@ -107,7 +136,7 @@ class Supply(ABC):
             self._serve(pod)
         for _ in range(missing - len(recalled)):
             if warm or not self._taken(role):
-                self._create(role, warm=warm)
+                self._create(role, of, warm=warm)
         pods.reverse()  # a sort keeps the order of equals: the newest first
         pods.sort(key=lambda pod: (pod.ready_at <= self.now, pod.open))
         for pod in pods[: max(-missing, 0)]:
@@ -145,20 +174,23 @@ class Supply(ABC):
         """The pod keeps its role: where it was to come, a new one starts."""
         if pod.becomes is not None:
             role, pod.becomes = pod.becomes, None
-            self._create(role, warm=False)
+            self._create(role, self.newest, warm=False)
 
-    def _create(self, role: PoolName, *, warm: bool) -> None:
-        cold = self.setup.cold
+    def _create(self, role: PoolName, of: int, *, warm: bool) -> None:
+        cold, revision = self.setup.cold, self.revisions[of]
         start_s = 0.0
         if not warm:
             start_s = cold.median_s
             if cold.sigma > 0:
                 start_s = self._random.lognormvariate(log(cold.median_s), cold.sigma)
         pod = self._add(role, self.now + start_s)
+        pod.revision, pod.slowness = of, 1 / revision.speed
         if warm:
             self._serve(pod)
-        else:
+        elif revision.starts:
             self._at(pod.ready_at, READY, pod)
+        else:
+            pod.ready_at, pod.fails_at = inf, pod.ready_at
 
     def _add(self, role: PoolName, ready_at: float) -> Pod:
         pod = self._made(role, f"{role}-{len(self.pods[role])}", ready_at)
@@ -167,7 +199,12 @@ class Supply(ABC):
 
     def _serve(self, pod: Pod) -> None:
         self._ready_pods(pod).append(pod)
+        self._pair()
         self._resume()
+
+    @abstractmethod
+    def _pair(self) -> None:
+        """The ready pods have changed: see which of them work together."""
 
     def _made(self, role: PoolName, name: str, ready_at: float) -> Pod:
         if role == "prefill":
@@ -186,6 +223,7 @@ class Supply(ABC):
         ready = self._ready_pods(pod)
         if pod in ready:
             ready.remove(pod)
+            self._pair()
         if pod.open:
             self._at(self.now + self.setup.drain_s, DEADLINE, pod, pod.drain_at)
         else:
