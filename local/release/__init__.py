@@ -1,0 +1,1 @@
+"""What users install, made from one commit (`make release`)."""
