@@ -19,9 +19,10 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
+from prometheus_client import Counter, Gauge, Histogram
 
 import argosy_engine.runtime.series
 import argosy_gateway.relay.metrics
@@ -40,6 +41,7 @@ from argosy_operator.core.status.facts import Fact, Overdue
 from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.shell import concurrency, loop
+from argosy_operator.shell import metrics as operator_metrics
 from docs import kubectl_page, messages_page, peer_tests, runbook_pages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -296,9 +298,27 @@ def handover_page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
+Row = argosy_gateway.relay.metrics.Series
+
+
+def _operator_rows() -> Iterator[Row]:
+    """The operator's series. Its label values are words of the API, which have their own pages."""
+    for metric in vars(operator_metrics).values():
+        if isinstance(metric, Counter | Gauge | Histogram):
+            (described,) = metric.describe()
+            yield Row(
+                name=described.name + "_total" * isinstance(metric, Counter),
+                type=cast(Any, described.type),
+                help=described.documentation.rstrip("."),
+                labels=dict.fromkeys(metric._labelnames, ()),
+                edges=tuple(metric._upper_bounds[:-1]) if isinstance(metric, Histogram) else (),
+            )
+
+
 METRIC_TABLES = (
     ("Gateway", argosy_gateway.relay.metrics.SERIES),
     ("Engine", argosy_engine.runtime.series.SERIES),
+    ("Operator", tuple(_operator_rows())),
 )
 """Program → its rows. The rows of all programs have the same fields."""
 
@@ -341,7 +361,8 @@ def metrics_page() -> str:
         NOTE,
         "What each program exposes under `/metrics` of its admin port. Prometheus adds the labels\n"
         "`namespace`, `fleet`, `role`, `revision` and `pod` when it scrapes. Every label value\n"
-        "listed here exists from the start, with value 0.\n",
+        "listed here exists from the start, with value 0. The operator names fleets in\n"
+        "`fleet_namespace` and `fleet_name`.\n",
     ]
     for program, table in METRIC_TABLES:
         parts.append(f"## {program}\n\n| series | type | labels | what it is |\n|---|---|---|---|")

@@ -171,6 +171,27 @@ def released(module: str, version: str, checksum: str) -> Path:
     return Path(found["Dir"])
 
 
+def program_of(module: str, version: str, checksum: str, package: str) -> Path:
+    """Return a program of a released Go module, built once with what the module's own go.sum names.
+
+    It is not of the cluster: nothing of `STAGES` is built anew for it. Raises BuildError.
+    """
+    folder = released(module, version, checksum)
+    program = cache_root() / "tools" / f"{package.rpartition('/')[2]}-{version}"
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with program.with_name(f"lock.{program.name}").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not program.exists():
+            partial = program.with_name(f"{program.name}.partial")
+            flags = [*FLAGS, "-ldflags=-s -w", "-tags=remove_all_sd", "-o", str(partial)]
+            words = [str(find_go()), "build", *flags, package]
+            done = subprocess.run(words, cwd=folder, env=_go_env(), capture_output=True, text=True)
+            if done.returncode:
+                raise BuildError(f"{package} could not be built:\n{done.stderr[-2000:]}")
+            partial.replace(program)
+    return program
+
+
 @functools.cache
 def digest() -> str:
     """16 hex digits over the modules, our mains, the flags and the compiler's version."""

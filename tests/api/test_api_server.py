@@ -150,12 +150,13 @@ PROMETHEUS_OPERATOR = (
     "github.com/prometheus-operator/prometheus-operator", "v0.85.0",
     "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
 )  # fmt: skip
+MONITORING = {"podmonitors": "podMonitor", "prometheusrules": "prometheusRule"}
 
 
 @pytest.fixture
 def monitoring_api(cluster, kubectl):
     folder = released(*PROMETHEUS_OPERATOR) / "example" / "prometheus-operator-crd"
-    paths = [folder / f"monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors",)]
+    paths = [folder / f"monitoring.coreos.com_{kind}.yaml" for kind in MONITORING]
     for path in paths:
         Kube(cluster.kubeconfig).apply_crds(path)
     yield
@@ -165,11 +166,12 @@ def monitoring_api(cluster, kubectl):
 
 @pytest.mark.usefixtures("monitoring_api")
 def test_the_charts_objects_for_the_prometheus_operator_are_taken(kubectl):
-    settings = "monitoring.podMonitor.enabled=true,monitoring.checkAPI=false,crds.enabled=false"
+    on = [f"monitoring.{part}.enabled=true" for part in MONITORING.values()]
+    settings = ",".join([*on, "monitoring.checkAPI=false", "crds.enabled=false"])
     words = ("template", "argosy", "charts/argosy", "-n", "default", "--set", settings)
     text = subprocess.run([HELM, *words], cwd=ROOT, capture_output=True, text=True, check=True)
     objects = [o for o in yaml.safe_load_all(text.stdout) if o and "monitoring" in o["apiVersion"]]
-    assert {o["kind"] for o in objects} == {"PodMonitor"}
+    assert {o["kind"] for o in objects} == {"PodMonitor", "PrometheusRule"}
     given = {"apiVersion": "v1", "kind": "List", "items": objects}
     code, output = kubectl("apply", "--dry-run=server", "--validate=strict", "-f", "-", given=given)
     assert code == 0, output

@@ -212,7 +212,7 @@ def test_what_one_pod_can_put_into_the_embedded_prometheus_is_bounded():
     jobs = {job["job_name"]: job for job in yaml.safe_load(config)["scrape_configs"]}
     assert jobs.keys() == {"argosy-fleets", "argosy-operator"}
     for job in jobs.values():
-        assert 0 < job["sample_limit"] <= 20_000
+        assert 0 < job["sample_limit"] <= 50_000
         assert 0 < job["target_limit"] <= 5_000
         assert 45 < job["label_limit"] <= 64  # one metric of vLLM 0.32 has 37, and the job's are 8
         assert job["body_size_limit"] == "8MB"
@@ -264,6 +264,25 @@ def test_pods_of_fleets_are_scraped_in_the_namespaces_that_the_operator_watches(
     )
     assert code == 0, objects
     assert one(objects, "PodMonitor", "-fleets")["spec"]["namespaceSelector"] == wanted
+
+
+def test_the_alerts_are_those_of_the_rules_file_with_links_to_the_docs_that_a_team_reads():
+    rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    on = "monitoring.prometheusRule.enabled=true"
+    code, objects = monitoring(on)
+    assert code == 0, objects
+    assert one(objects, "PrometheusRule")["spec"] == rules
+    docs = "monitoring.prometheusRule.docsUrl=https://git.example/argosy/"
+    code, objects = monitoring(on, docs)
+    assert code == 0, objects
+    links = [
+        rule["annotations"]["runbook_url"]
+        for group in one(objects, "PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]
+    ]
+    assert {link.partition("#")[0] for link in links} == {
+        "https://git.example/argosy/docs/how-to/alerts.md"
+    }
 
 
 def test_objects_for_the_prometheus_operator_are_off_by_default():

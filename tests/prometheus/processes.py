@@ -1,4 +1,4 @@
-"""A real Prometheus as a process of its own."""
+"""A real Prometheus as a process of its own, and its promtool."""
 
 import subprocess
 import time
@@ -10,6 +10,18 @@ import httpx
 import pytest
 
 from argosy_bench.ports import free_ports
+from local.cluster.build import SOURCE, program_of
+
+MODULE = "github.com/prometheus/prometheus"
+
+
+def promtool() -> Path:
+    """Of the Prometheus that the one-machine Kubernetes has."""
+    pins = [line.split() for line in (SOURCE / "go.sum").read_text().splitlines()]
+    ((version, checksum),) = [
+        (pin[1], pin[2]) for pin in pins if pin[0] == MODULE and not pin[1].endswith("/go.mod")
+    ]
+    return program_of(MODULE, version, checksum, "./cmd/promtool")
 
 
 @contextmanager

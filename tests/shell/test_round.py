@@ -6,8 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.api.conditions import ConditionType
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.snapshot import LoopMemory
@@ -85,6 +87,32 @@ async def test_the_round_in_which_a_person_must_act_comes_in_time() -> None:
     assert after > 20
 
 
+def series(name: str, **labels: str) -> float | None:
+    fleet = {"fleet_namespace": "ns", "fleet_name": "chat"}
+    return REGISTRY.get_sample_value(f"argosy_operator_{name}", fleet | labels)
+
+
+def shown_conditions() -> dict[str, str]:
+    found = {type_.value: series("condition", type=type_.value) for type_ in ConditionType}
+    words = {0.0: "False", 1.0: "True"}
+    return {type_: words[value] for type_, value in found.items() if value is not None}
+
+
+async def test_the_series_of_a_fleet_are_those_of_its_status_until_it_is_gone() -> None:
+    store = Store()
+    sources = Sources(store, None, None, IMAGES)  # type: ignore[arg-type]
+    await round_of(sources, ("ns", "chat"), LoopMemory())
+    conditions = {c["type"]: c["status"] for c in store.fleet["status"]["conditions"]}
+    known = {type_: status for type_, status in conditions.items() if status != "Unknown"}
+    assert shown_conditions() == known
+    assert "Stalled" in known
+    assert series("replicas", role="colocated") == 1
+    del store.objects["ServingDeployment", "chat"]
+    assert await round_of(sources, ("ns", "chat"), LoopMemory()) is None
+    assert shown_conditions() == {}
+    assert series("replicas", role="colocated") is None
+
+
 class ForbiddingLists(Refusing):
     """Refuses to list pods, as RBAC without the rule does."""
 
@@ -118,6 +146,7 @@ async def test_a_list_that_rbac_forbids_is_a_condition_that_says_which_rule_is_m
         "True",
         "Forbidden",
     )
+    assert shown_conditions()["Stalled"] == "True"
     assert 'cannot list resource "pods"' in conditions["Stalled"]["message"]
     assert "Add the missing rule" in conditions["Stalled"]["message"]
     assert conditions["Ready"] == ready, "whether it serves is not known, so this stays as it was"

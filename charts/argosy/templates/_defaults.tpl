@@ -84,6 +84,12 @@
       "labels": {},
       "annotations": {},
       "interval": "15s"
+    },
+    "prometheusRule": {
+      "enabled": false,
+      "labels": {},
+      "annotations": {},
+      "docsUrl": ""
     }
   }
 }

@@ -11,7 +11,7 @@ requests has about 300 series, our engine 700, vLLM 1,500: a third of the bound 
 at most 15 labels, but vLLM's `cache_config_info` has 45 with those of the job. Six scrapes of a pod
 that shows other series each time add 30,000 series, about 100 MB. With more targets than
 `targetLimit` none of the job is scraped: 5,000 pods are far more than the embedded Prometheus has
-memory for. The operator has 8 series for each fleet with an SLO.
+memory for. The operator has about 30 series for each fleet with an SLO.
 */}}
 {{- define "argosy.fleetLimits" -}}
 sampleLimit: 5000
@@ -19,7 +19,7 @@ targetLimit: 5000
 {{ include "argosy.limits" . }}
 {{- end }}
 {{- define "argosy.operatorLimits" -}}
-sampleLimit: 20000
+sampleLimit: 50000
 targetLimit: 100
 {{ include "argosy.limits" . }}
 {{- end }}

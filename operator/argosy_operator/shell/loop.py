@@ -68,7 +68,7 @@ async def round_of(
     sources.rollouts.publish(key, rolling=planned.draft.rolling)
     for step in planned.draft.steps:
         log.debug("%s", step)
-    metrics.count_decision(planned.draft)
+    metrics.show_decision(key, planned.draft)
     metrics.show_errors(key, errors_of(snapshot, planned.draft))
 
     outcomes: tuple[Outcome, ...] = ()
@@ -104,7 +104,7 @@ def _leave(sources: Sources, key: FleetKey) -> None:
     """Take a fleet that is gone out of what fleets share."""
     sources.budget.withdraw(key)
     sources.rollouts.withdraw(key)
-    metrics.show_errors(key, None)
+    metrics.forget(key)
 
 
 def round_too_long() -> ClusterError:

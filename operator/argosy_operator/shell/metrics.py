@@ -3,11 +3,14 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 
 from argosy_law.decision import Rule
 from argosy_law.slo import WINDOWS, Spent
+from argosy_operator.api.conditions import ConditionType
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot.objects import FleetKey
 from argosy_operator.core.steps.draft import Draft
 
@@ -15,6 +18,8 @@ SEVERITIES = ("Page", "Ticket")
 Rows = Mapping[tuple[str, ...], float]
 """Values by the labels behind those of the fleet."""
 _FLEET = ("fleet_namespace", "fleet_name")
+_ROLES = get_args(RoleName)
+_BOUND = [(role, rule.value) for role in _ROLES for rule in Rule]
 
 ROUNDS = Counter("argosy_operator_reconcile_total", "Rounds of fleets' loops.", ["result"])
 SECONDS = Histogram(
@@ -49,6 +54,20 @@ BUDGET_ALERT = Gauge(
     (*_FLEET, "severity"),
 )
 
+CONDITION = Gauge(
+    "argosy_operator_condition",
+    "1 for a condition of a fleet that is True, 0 for one that is False; Unknown has no series.",
+    (*_FLEET, "type"),
+)
+REPLICAS = Gauge(
+    "argosy_operator_replicas", "Replicas that a role of a fleet is to have.", (*_FLEET, "role")
+)
+BOUND_BY = Gauge(
+    "argosy_operator_bound_by",
+    "Constant 1 for the rule that bound a role's replicas in the newest decision.",
+    (*_FLEET, "role", "rule"),
+)
+
 for _result in ("done", "failed"):
     ROUNDS.labels(_result)
 for _rule in Rule:
@@ -65,9 +84,31 @@ def count_write(verb: str, kind: str) -> None:
     WRITES.labels(verb, kind).inc()
 
 
-def count_decision(draft: Draft) -> None:
+def show_decision(key: FleetKey, draft: Draft) -> None:
+    """Show the replicas of a fleet's roles, and what bound them in the newest decision."""
+    _set(REPLICAS, key, [(role,) for role in _ROLES], {(r,): n for r, n in draft.targets.items()})
     if draft.decision is not None:
         DECISIONS.labels(draft.decision.rule.value).inc()
+        bound: Rows = {(t.role, t.rule.value): 1.0 for t in draft.decision.targets}
+        _set(BOUND_BY, key, _BOUND, bound)
+
+
+def show_conditions(key: FleetKey, conditions: Iterable[Mapping[str, Any]]) -> None:
+    """Show the conditions of a fleet's status."""
+    known: Rows = {
+        (one["type"],): float(one["status"] == "True")
+        for one in conditions
+        if one["status"] != "Unknown"
+    }
+    _set(CONDITION, key, [(type_.value,) for type_ in ConditionType], known)
+
+
+def forget(key: FleetKey) -> None:
+    """Take all series of a fleet away."""
+    show_errors(key, None)
+    show_conditions(key, ())
+    _set(REPLICAS, key, [(role,) for role in _ROLES], {})
+    _set(BOUND_BY, key, _BOUND, {})
 
 
 def show_watch(kind: str, age_s: Callable[[], float]) -> None:

@@ -34,6 +34,7 @@ from argosy_operator.core.status.compose import (
 )
 from argosy_operator.core.status.facts import Standing
 from argosy_operator.core.steps.draft import Draft
+from argosy_operator.shell import metrics
 from argosy_operator.shell.execute import STOP_AT, error_kind
 from argosy_operator.shell.gather import Sources
 
@@ -64,8 +65,7 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
             "observedGeneration": standing.generation,
             "columns": {**(old.get("columns") or {}), "reason": Reason.INVALID_SPEC.value},
         }
-        if new != old:
-            await _put_raw(sources, raw, new)
+        await _put_raw(sources, raw, new)
         return None
 
 
@@ -107,8 +107,7 @@ async def write_list_forbidden(
     message = f"the API server forbids {error.what}: {error.message}. {MISSING_RULE}"
     old = status.get("conditions") or []
     conditions = list_forbidden(raw["metadata"]["generation"], old, message, now)
-    if conditions != old:
-        await _put_raw(sources, raw, {**status, "conditions": conditions})
+    await _put_raw(sources, raw, {**status, "conditions": conditions})
 
 
 async def write_status(
@@ -116,13 +115,15 @@ async def write_status(
 ) -> None:
     """Write the status of the fleet and of its ServingRoles, each only if it changed, and an Event
     if a person must act from now on."""
-    status, meta = status_of(snapshot, draft, outcomes), dump(snapshot.fleet.metadata)
-    if status != snapshot.fleet.status:
+    fleet, status = snapshot.fleet, status_of(snapshot, draft, outcomes)
+    meta = dump(fleet.metadata)
+    metrics.show_conditions((fleet.namespace, fleet.name), [dump(one) for one in status.conditions])
+    if status != fleet.status:
         obj = status_patch("ServingDeployment", meta, dump(status))
-        await _put(sources, snapshot, obj, snapshot.fleet.metadata.uid)
+        await _put(sources, snapshot, obj, fleet.metadata.uid)
         for turned in (stalled, handovers_fail):
-            event = turned(snapshot.fleet.status, status)
-            if event is not None and not snapshot.fleet.spec.paused:
+            event = turned(fleet.status, status)
+            if event is not None and not fleet.spec.paused:
                 await _send(sources, snapshot, event)
     for live in snapshot.owned("ServingRole").values():
         said = role_status_of(snapshot, draft, live)
@@ -184,6 +185,10 @@ async def _put(sources: Sources, snapshot: Snapshot, obj: Object, uid: str) -> N
 
 
 async def _put_raw(sources: Sources, raw: Object, status: Object) -> None:
-    """Write the status of a fleet of which there is no snapshot."""
-    obj = status_patch("ServingDeployment", raw["metadata"], status)
-    await sources.cluster.apply(obj, raw["metadata"]["uid"], status=True)
+    """Write the status of a fleet of which there is no snapshot, if it changed."""
+    meta = raw["metadata"]
+    metrics.show_conditions((meta["namespace"], meta["name"]), status["conditions"])
+    if status == (raw.get("status") or {}):
+        return
+    obj = status_patch("ServingDeployment", meta, status)
+    await sources.cluster.apply(obj, meta["uid"], status=True)
