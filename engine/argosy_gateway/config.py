@@ -16,6 +16,7 @@ __all__ = [
     "DEFAULT_CLASS",
     "DRAIN_MODES",
     "QUEUES",
+    "Canary",
     "Config",
     "Limits",
     "SettingsRead",
@@ -56,6 +57,15 @@ class SloClass:
 def classes_of(slo: Slo | None, more: Iterable[SloClass] = ()) -> Mapping[str, SloClass]:
     """All classes by name, DEFAULT_CLASS first."""
     return {one.name: one for one in (SloClass(DEFAULT_CLASS, slo), *more)}
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A revision that gets a fixed share of the requests."""
+
+    revision: str
+    percent: int
+    """Of the accepted requests, from 1 to 50."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +176,8 @@ class Config:
     hold_first_token: bool = False
     """A decode engine may hold the first token of an answer until its sequence joins a batch, as
     long as the TTFT limit allows; it needs an SLO."""
+    canary: Canary | None = None
+    """None: requests go to pods of all revisions alike."""
     engine_places: int | None = None
     """Sequences that an engine runs at once (its `--max-num-seqs`); a queue gives it no more."""
     shed_ttft_factor: float = 0.0

@@ -17,6 +17,7 @@ from argosy_gateway.config import (
     DEFAULT_CLASS,
     DRAIN_MODES,
     QUEUES,
+    Canary,
     Config,
     SettingsRead,
     Slo,
@@ -134,6 +135,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         help="paths below /v1 that the gateway does not know go to colocated pods of other engines",
     )
     parser.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
+    parser.add_argument(
+        "--canary",
+        type=_canary,
+        metavar="REVISION:PERCENT",
+        help="pods of this revision get that share of the requests",
+    )
     parser.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
     parser.add_argument("--slo-tpot-ms", type=_positive)
     parser.add_argument(
@@ -214,6 +221,13 @@ def not_negative(text: str) -> float:
     return 0.0 if float(text) == 0 else _positive(text)
 
 
+def _canary(text: str) -> Canary:
+    found = re.fullmatch(r"([a-z0-9]{1,63}):([1-9]|[1-4]\d|50)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text} is not REVISION:PERCENT with 1 to 50 percent")
+    return Canary(found[1], int(found[2]))
+
+
 def _slo_class(text: str) -> SloClass:
     found = re.fullmatch(r"([a-z0-9-]{1,63}):([^:]+):([^:]+):(-?\d{1,3})", text)
     if found is None:
@@ -256,6 +270,7 @@ def read_settings(args: argparse.Namespace) -> dict[str, Any]:
         "adapters": tuple(dict.fromkeys(args.adapter)),
         "pass_other_paths": args.pass_other_paths,
         "strategy": args.strategy,
+        "canary": args.canary,
         "slo": slo,
         "slo_classes": tuple(args.slo_class),
         "max_queue": args.max_queue,

@@ -472,7 +472,8 @@ class Attempt:
                 began=self._sent_at,
                 first=first_token_at,
             )
-        queue, slo = self._gateway.queue, self._gateway.class_of(self._request.slo_class).slo
+        queue = self._gateway.queue_of_pod(self._route.head)
+        slo = self._gateway.class_of(self._request.slo_class).slo
         if queue is not None and slo is not None:
             queue.dispatch.observe(
                 self._route.prefiller.uid,

@@ -96,6 +96,8 @@ class Moves:
                 self._under_way[request] = now
 
 
+_WHOLE = 100
+"""Percent."""
 _MOVES_PER_POD = 4
 """Of each pod that computes prompts. A pod needs some tenths of a second for so many, so that two
 hundred streams have left in seconds, and a new prompt waits little longer than in any other batch.
@@ -157,11 +159,12 @@ class Gateway:
         self._learner: LearningStrategy | None
         """Asked once: to look for a protocol's methods takes 20 µs."""
         self._set_strategy(config.strategy)
-        self._made_queue: Queue | None = None
-        """Requests may still wait in it after the settings have turned it off."""
-        self.queue: Queue | None
-        """None: each request is dispatched at once."""
-        self._set_queue(config)
+        self._made: dict[bool, Queue] = {}
+        """A queue for requests of the canary, and one for the others. Requests may still wait in
+        them after the settings have turned them off."""
+        self._due = 0
+        """Percent of a request that the canary is behind its share."""
+        self._set_queues(config)
         self.id_budget = IdBudget(config.limits.kept_ids_bytes)
         self.retries = RetryBudget(config.limits.retry_reserve)
         self.moves = Moves(clock, self._most_moves)
@@ -194,7 +197,7 @@ class Gateway:
         self.bodies.limits = config.limits
         if config.strategy != before.strategy:
             self._set_strategy(config.strategy)
-        self._set_queue(config)
+        self._set_queues(config)
         self.directory.notify()
 
     @property
@@ -213,11 +216,43 @@ class Gateway:
         only_healthy: bool = False,
         revision: str | None = None,
         adapter: str = "",
+        canary: bool | None = None,
     ) -> list[Group]:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
         return self._roster.groups(
-            tried, only_healthy=only_healthy, revision=revision, adapter=adapter
+            tried, only_healthy=only_healthy, revision=revision, adapter=adapter, canary=canary
         )
+
+    def take_turn(self, adapter: str = "") -> bool:
+        """Whether a new request is the canary's: exactly its share of them, as long as it can serve
+        them. A turn that it cannot take is not made up for."""
+        canary = self.config.canary
+        if canary is None:
+            return False
+        self._due += canary.percent
+        if self._due < _WHOLE:
+            return False
+        self._due -= _WHOLE
+        return bool(self._roster.groups_of_side(adapter=adapter, of=True))
+
+    def queue_of(self, *, canary: bool) -> Queue | None:
+        """Where a request waits for its pod; None: each is dispatched at once. Requests of the
+        canary wait apart: they may not be sent to pods of others."""
+        return self._made[canary and canary in self._made] if self._queues else None
+
+    @property
+    def queue(self) -> Queue | None:
+        """Where requests of other pods than the canary's wait."""
+        return self.queue_of(canary=False)
+
+    def queue_of_pod(self, pod: Endpoint) -> Queue | None:
+        """Where the requests of this pod wait."""
+        return self.queue_of(canary=pod.revision == self._roster.canary)
+
+    def waiting(self) -> tuple[int, int]:
+        """How many requests wait, and their estimated prompt tokens."""
+        queues = self._made.values() if self._queues else ()
+        return sum(map(len, queues)), sum(queue.prompt_tokens for queue in queues)
 
     def keep_running(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no request waits for."""
@@ -301,18 +336,21 @@ class Gateway:
         self.strategy = STRATEGIES[strategy](random.Random())  # noqa: S311
         self._learner = self.strategy if isinstance(self.strategy, LearningStrategy) else None
 
-    def _set_queue(self, config: Config) -> None:
-        """The queue that the settings ask for. One that was made stays for what waits in it."""
+    def _set_queues(self, config: Config) -> None:
+        """Have the canary and the queues that the settings ask for. Queues that were made stay for
+        what waits in them."""
+        self._roster.canary = config.canary.revision if config.canary is not None else ""
+        self._queues = config.queue == "deadline"
         tpot_limit_s = config.slo.tpot_s if config.slo is not None else None
-        if self._made_queue is not None:
-            self._made_queue.reconfigure(self.strategy, config.engine_places, tpot_limit_s)
-        elif config.queue == "deadline":
-            self._made_queue = self._new_queue(tpot_limit_s)
-        self.queue = self._made_queue if config.queue == "deadline" else None
+        for queue in self._made.values():
+            queue.reconfigure(self.strategy, config.engine_places, tpot_limit_s)
+        for canary in (False, True) if config.canary is not None else (False,):
+            if self._queues and canary not in self._made:
+                self._made[canary] = self._new_queue(tpot_limit_s, canary=canary)
 
-    def _new_queue(self, tpot_limit_s: float | None) -> Queue:
+    def _new_queue(self, tpot_limit_s: float | None, *, canary: bool) -> Queue:
         return Queue(
-            groups=self.groups,
+            groups=lambda: self.groups(canary=canary),
             directory=self.directory,
             in_flight=self.in_flight,
             view=self.view,
@@ -336,8 +374,10 @@ class Gateway:
         now = self.clock()
         for relay in tuple(self.relays):
             relay.check_time(now)
-        if self._made_queue is not None:
-            self._made_queue.observe_streams(self._tpots())
+        if self._made:
+            tpots = self._tpots()
+            for queue in self._made.values():
+                queue.observe_streams(tpots)
 
     def _tpots(self) -> dict[str, list[float]]:
         """What `Queue.observe_streams` takes."""

@@ -141,7 +141,7 @@ class Passage:
         gateway, request = self._gateway, self._request
         asked = RoutingRequest(request.request_id, "", False, 1, request.request_id.encode())
         while gateway.clock() < deadline:
-            groups = gateway.groups(adapter=request.adapter)
+            groups = gateway.groups(adapter=request.adapter, canary=False)
             heads = (tuple(filter(_answers_others, group.heads)) for group in groups)
             some = [Group(pods) for pods in heads if pods]
             if (route := gateway.strategy.choose(asked, some, gateway.view)) is not None:

@@ -38,6 +38,7 @@ class Relay:
     __slots__ = (
         "_answer",
         "_attempt",
+        "_canary",
         "_faults",
         "_gateway",
         "_path",
@@ -86,6 +87,8 @@ class Relay:
         """Uids of the pods that failed this request or were busy: they are chosen last."""
         self._route: Route | None = None
         """Of the latest attempt; None before the first."""
+        self._canary = False
+        """The request is the canary's."""
         self._faults: set[str] = set()
         """Revisions of pods that failed this request."""
         self._task: asyncio.Task[Any] | None = None
@@ -141,6 +144,7 @@ class Relay:
         gateway.relays.add(self)
         gateway.metrics.count_accepted(self._request.model)
         gateway.retries.count_request()
+        self._canary = gateway.take_turn(self._request.adapter)
         try:
             ending = await self._serve()
         except asyncio.CancelledError:
@@ -197,6 +201,7 @@ class Relay:
             if isinstance(result, Ending):
                 return result
             failed = result
+            self._canary = False  # what it failed is served elsewhere
             if self._answer.started and await self._answer.finish():
                 return Ending.OK
             if self._answer.started and not await self._may_go_on(failed):
@@ -239,8 +244,8 @@ class Relay:
         ago: the result is None without waiting, and the client gets the 429.
         """
         gateway, adapter = self._gateway, self._request.adapter
-        if gateway.queue is not None and failed is None:
-            found = await gateway.queue.route(self._waiting(), gateway.patience_s())
+        if failed is None and (queue := gateway.queue_of(canary=self._canary)) is not None:
+            found = await queue.route(self._waiting(), gateway.patience_s())
             if found is None or not adapter or adapter in found.head.adapters:
                 return found
         begun, revision = self._answer.started, self._revision
@@ -248,7 +253,11 @@ class Relay:
         deadline = waiting_since + gateway.patience_s()
         while gateway.clock() < deadline:
             groups = gateway.groups(
-                self._tried, only_healthy=busy, revision=revision, adapter=adapter
+                self._tried,
+                only_healthy=busy,
+                revision=revision,
+                adapter=adapter,
+                canary=self._canary,
             )
             route = gateway.strategy.choose(self._routing_request, groups, gateway.view)
             if route is not None or busy:

@@ -57,8 +57,8 @@ class Queue:
         """Loads of requests that may go and whose attempt has not begun yet."""
         self._soon = False
         self._watcher: asyncio.Task[None] | None = None
-        in_flight.released = self._look_soon
-        in_flight.changed = self.dispatch.touch
+        self._released, self._changed = in_flight.released, in_flight.changed
+        in_flight.released, in_flight.changed = self._look_at_free, self._touch
 
     def reconfigure(
         self, strategy: Strategy, places: int | None, tpot_limit_s: float | None
@@ -123,6 +123,14 @@ class Queue:
             del self._answers[one], self._until[one]
             if (reservation := self._granted.pop(one, None)) is not None:
                 reservation.end()  # the attempt makes its own before another task runs
+
+    def _look_at_free(self) -> None:
+        self._released()  # another queue of the same gateway looks, too
+        self._look_soon()
+
+    def _touch(self, uid: str) -> None:
+        self._changed(uid)
+        self.dispatch.touch(uid)
 
     def _look_soon(self) -> None:
         """Several loads that fall at once are looked at together."""

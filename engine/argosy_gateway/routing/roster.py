@@ -101,6 +101,19 @@ class Roster:
         """A heap of times at which a pod's rank may change by itself."""
         self._first: list[Group] | None = None
         """Groups of a request's first attempt; None after a change."""
+        self._canary = ""
+        self._sides: dict[bool, list[Group]] = {}
+        """The same of pods of the canary, and of the others."""
+
+    @property
+    def canary(self) -> str:
+        """The revision to which requests go only on its turn; "" for none."""
+        return self._canary
+
+    @canary.setter
+    def canary(self, revision: str) -> None:
+        self._canary = revision
+        self._sides.clear()
 
     def groups(
         self,
@@ -109,15 +122,22 @@ class Roster:
         only_healthy: bool = False,
         revision: str | None = None,
         adapter: str = "",
+        canary: bool | None = None,
     ) -> list[Group]:
         """The groups among which a strategy chooses, in a stable order.
 
         Their heads are pods that this request has not tried (`tried` has their uids), then those of
         the lowest rank. A retry also prefers pods without recent failures. With `only_healthy` the
         list is empty unless an untried pod of rank HEALTHY exists. With a `revision` all pods are
-        of that one: only they can go on with a stream. With an `adapter` all heads have it.
+        of that one: only they can go on with a stream. With an `adapter` all heads have it. With
+        `canary` all pods are of the canary's revision, or if it is False of others, as long as
+        there is one that can serve: see `groups_of_side`.
         """
         self._update()
+        if canary is not None and self._canary and revision is None:
+            side = self.groups_of_side(tried, only_healthy=only_healthy, adapter=adapter, of=canary)
+            if side:
+                return side
         if revision is not None or adapter:
             keep = _keeps(revision, adapter)
             return self._of_some(keep, tried, only_healthy=only_healthy)
@@ -135,6 +155,35 @@ class Roster:
         return self._make_groups(
             next((self._without_failures(heads) for _, heads in self._tiers()), {})
         )
+
+    def groups_of_side(
+        self,
+        tried: Collection[str] = (),
+        *,
+        only_healthy: bool = False,
+        adapter: str = "",
+        of: bool,
+    ) -> list[Group]:
+        """The groups of the canary's revision, or of the others, that this request has not tried.
+
+        Those of the canary are healthy, and whole: a decode pod whose prefill pods do not start
+        would show how one without any serves.
+        """
+        self._update()
+        first = not tried and not only_healthy and not adapter
+        if first and of in self._sides:
+            return self._sides[of]
+
+        def keep(pod: Endpoint) -> bool:
+            return (pod.revision == self._canary) is of and (not adapter or adapter in pod.adapters)
+
+        found = self._of_some(keep, tried, only_healthy=only_healthy or of)
+        if of:
+            found = [one for one in found if one.prefills or one.heads[0].role is Role.COLOCATED]
+        found = [one for one in found if all(pod.uid not in tried for pod in one.heads)]
+        if first:
+            self._sides[of] = found
+        return found
 
     def _of_some(
         self, keep: Callable[[Endpoint], bool], tried: Collection[str], *, only_healthy: bool
@@ -209,6 +258,7 @@ class Roster:
         if old is not None and old.pod == pod and old.rank == rank:
             return
         self._first = None
+        self._sides.clear()
         if old is not None:
             self._take_out(old)
             del self._places[uid]

@@ -36,8 +36,7 @@ def admin_app(gateway: Gateway) -> App:
                 await respond(send, 200, json.dumps(read_load(gateway)).encode())
             case "/metrics":
                 gateway.metrics.count_endpoints(gateway.directory.all(), gateway.clock())
-                if (queue := gateway.queue) is not None:
-                    gateway.metrics.count_waiting(len(queue), queue.prompt_tokens)
+                gateway.metrics.count_waiting(*gateway.waiting())
                 text = gateway.metrics.exposition()
                 kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
                 await respond(send, 200, text, headers=kind)
@@ -86,7 +85,7 @@ def read_load(gateway: Gateway) -> dict[str, object]:
         "in_flight": len(gateway.relays),
         "idle_s": round(gateway.idle_s(), 3),
         "received": gateway.metrics.received_for_load(),
-        "waiting_prompt_tokens": 0 if gateway.queue is None else gateway.queue.prompt_tokens,
+        "waiting_prompt_tokens": gateway.waiting()[1],
         "outstanding_prompt_tokens": sum(pod.prompt_tokens for pod in in_flight.loads.values()),
         "decoding": in_flight.decoding,
         "answered": gateway.metrics.answered_for_load(),
