@@ -10,7 +10,8 @@ gateway, `docs/reference/rules.md` from the rules and gates of the scaling law,
 `docs/reference/kubectl.md` from the flags of `kubectl argosy`, `docs/reference/metrics.md` from the
 programs' tables of series, `docs/reference/handover.md` from the states of pulls and leases,
 `docs/reference/peer-tests.md` from the names of the tests, `docs/reference/simulate-flags.md` from
-the simulator's table of flags, the chart's `_defaults.tpl` from its values."""
+the simulator's table of flags, the chart's `_defaults.tpl` from its values, and its dashboards from
+`docs/dashboards.py`."""
 
 import argparse
 import json
@@ -42,7 +43,7 @@ from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.shell import concurrency, loop
 from argosy_operator.shell import metrics as operator_metrics
-from docs import kubectl_page, messages_page, peer_tests, runbook_pages
+from docs import dashboards, kubectl_page, messages_page, peer_tests, runbook_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "argosy"
@@ -480,6 +481,9 @@ def files() -> dict[Path, str]:
         template = chart_template(definition)
         texts[CHART / "templates/crds" / name] = template
     texts[CHART / "templates/_defaults.tpl"] = chart_defaults()
+    for dashboard in dashboards.DASHBOARDS:
+        path = CHART / "files/dashboards" / f"{dashboard.name}.json"
+        texts[path] = dashboards.as_json(dashboard)
     for reason in (reason for reason in Reason if reason.action):
         path = ROOT / RUNBOOK / f"{reason}.md"
         texts[path] = runbook_pages.page(reason, path.read_text() if path.exists() else "")

@@ -285,6 +285,24 @@ def test_the_alerts_are_those_of_the_rules_file_with_links_to_the_docs_that_a_te
     }
 
 
+def test_dashboards_are_configmaps_that_the_sidecar_of_grafana_finds():
+    on = ("--set", "monitoring.dashboards.enabled=true")
+    code, text = helm("template", "argosy", str(CHART), *on)
+    assert code == 0, text
+    found = [
+        document
+        for document in yaml.safe_load_all(text)
+        if document and "grafana_dashboard" in document["metadata"].get("labels", {})
+    ]
+    files = {path.name: json.loads(path.read_text()) for path in CHART.glob("files/dashboards/*")}
+    assert len(files) == 3
+    assert {o["metadata"]["labels"]["grafana_dashboard"] for o in found} == {"1"}
+    shown = {name: json.loads(text) for o in found for name, text in o["data"].items()}
+    assert shown == {f"argosy-{name}": whole for name, whole in files.items()}
+    for item in found:
+        kubernetes_validate.validate(item, "1.36", strict=True)
+
+
 def test_objects_for_the_prometheus_operator_are_off_by_default():
     code, objects = monitoring()
     assert code == 0

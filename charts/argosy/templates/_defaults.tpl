@@ -90,6 +90,13 @@
       "labels": {},
       "annotations": {},
       "docsUrl": ""
+    },
+    "dashboards": {
+      "enabled": false,
+      "labels": {
+        "grafana_dashboard": "1"
+      },
+      "annotations": {}
     }
   }
 }

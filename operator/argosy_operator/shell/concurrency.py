@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
+from argosy_operator.shell import metrics
+
 T = TypeVar("T")
 
 LEAST_ROUNDS = 4
@@ -36,9 +38,10 @@ class RoundSlots:
     async def slot(self, *, first: bool) -> AsyncIterator[None]:
         """Wait for a free slot and hold it inside the block."""
         async with AsyncExitStack() as held:
-            if first:
-                await held.enter_async_context(self._first)
-            await held.enter_async_context(self._all)
+            with metrics.WAITING.track_inprogress():
+                if first:
+                    await held.enter_async_context(self._first)
+                await held.enter_async_context(self._all)
             yield
 
 

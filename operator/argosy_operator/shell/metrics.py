@@ -27,6 +27,9 @@ SECONDS = Histogram(
     "Duration of one round.",
     buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30),
 )
+WAITING = Gauge(
+    "argosy_operator_rounds_waiting", "Fleets whose round is due and waits for others to end."
+)
 DECISIONS = Counter("argosy_operator_decisions_total", "Decisions of the law.", ["reason"])
 LEADER = Gauge("argosy_operator_leader", "1 while this replica leads.")
 WATCH_AGE = Gauge(
