@@ -2,6 +2,8 @@
 
 speed        requests that a constant fleet is played through in a second of CPU
 shapes       the law on ramps, steps, bursts and an outage of the metrics
+rollouts     a new revision under the law, with a surge of 0, of one set, and of all
+canaries     revisions that miss the SLO, and revisions that do not, as canaries
 traces       the law, and other laws beside it, on a folder of recorded traces (--traces)
 
 What follows `--` goes to `argosy simulate`, such as `-- --first-token in-batch`.
@@ -17,7 +19,7 @@ from random import Random
 
 from rich.console import Console
 
-from argosy_bench.scaling import runs, score, shapes
+from argosy_bench.scaling import canaries, rollouts, runs, score, shapes
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import Recording, chosen
@@ -131,6 +133,20 @@ def _measure_shapes(figures: Figures, asked: argparse.Namespace) -> None:
     shaped(figures, asked.seeds)
 
 
+def _measure_rollouts(figures: Figures, asked: argparse.Namespace) -> None:
+    figures.declare(rollouts.FIGURES)
+    console = Console(highlight=False)
+    for text in rollouts.measure(figures, asked.seeds):
+        console.print(text, soft_wrap=True)
+
+
+def _measure_canaries(figures: Figures, asked: argparse.Namespace) -> None:  # noqa: ARG001
+    figures.declare(canaries.FIGURES)
+    console = Console(highlight=False)
+    for text in canaries.measure(figures):
+        console.print(text, soft_wrap=True)
+
+
 def _measure_traces(figures: Figures, asked: argparse.Namespace) -> None:
     if asked.traces is None:
         figures.notes["traces"] = "not played: name their folder with --traces"
@@ -150,5 +166,7 @@ def _measure_traces(figures: Figures, asked: argparse.Namespace) -> None:
 PARTS = {
     "speed": _measure_speed,
     "shapes": _measure_shapes,
+    "rollouts": _measure_rollouts,
+    "canaries": _measure_canaries,
     "traces": _measure_traces,
 }

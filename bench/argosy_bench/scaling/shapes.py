@@ -15,7 +15,8 @@ from argosy_law.goals import SLO, Goals, RoleGoal, Serving
 from argosy_law.sim import rates
 from argosy_law.sim.figures import attainment, gpu_hours, verdicts
 from argosy_law.sim.laws.law import Law
-from argosy_law.sim.replay import Replicas, Run, replay
+from argosy_law.sim.replay import Replicas, Run, replay, static
+from argosy_law.sim.rollout import Plan
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.machine import ColdStart, Replica, Setup
 from local.figures import Figure, Figures, Target
@@ -60,9 +61,14 @@ class Load:
     cold_s: float = COLD_S
 
     def play(
-        self, law: Law[Any], seed: int, outage: tuple[float, float] = (float("inf"), float("inf"))
+        self,
+        law: Law[Any] | None,
+        seed: int,
+        outage: tuple[float, float] = (float("inf"), float("inf")),
+        plan: Plan | None = None,
     ) -> Run:
-        """The load under a law. `outage`: from when to when there are no metrics."""
+        """The load under a law, or on the fleet of the start. `outage`: from when to when there are
+        no metrics. `plan`: a rollout meanwhile."""
         setup = Setup(
             Replica.preset(PROFILE), self.slo.ttft_s, self.slo.tpot_s, ColdStart(self.cold_s),
             seed=seed, order="deadline", resumes=True, outage=outage,
@@ -77,7 +83,9 @@ class Load:
             ),
         )
         trace = rates.drawn(self.rates, self.lengths, 1.0, seed)
-        return replay(setup, trace, law, goals, self.start)
+        if law is None:
+            return static(setup, trace, self.start, plan)
+        return replay(setup, trace, law, goals, self.start, (), plan)
 
 
 def stairs(*steps: tuple[float, float]) -> Rates:

@@ -32,6 +32,10 @@ from argosy_law.size.work import EDGES
 __all__ = ["PoolName", "World"]
 
 
+Pair = tuple[list[PrefillPod], list[DecodePod]]
+"""Ready pods that work together."""
+
+
 class Ended:
     """Counts of answered requests by length and by verdict, as the gateway counts them.
 
@@ -75,7 +79,8 @@ class World(Supply):
     __slots__ = (
         "_answered_last", "_decode_constants", "_head", "_hold_s", "_most", "_moved", "_outputs",
         "_pairs", "_prefill_constants", "_prompts", "_queue", "_resumed", "_step_tokens", "_sums",
-        "_token_transfer_s", "_tpot_s", "_watch_at", "_work", "active_at", "arrived", "ended",
+        "_token_transfer_s", "_tpot_s", "_watch_at", "_work", "active_at", "arrived", "crossed",
+        "ended",
         "first", "held", "killed", "last", "refused", "trace",
     )  # fmt: skip
 
@@ -88,6 +93,8 @@ class World(Supply):
         self.last = [nan] * len(trace)
         """When each request had its last token; NaN if it was killed or refused."""
         self.arrived = self.ended = self.killed = self.refused = 0
+        self.crossed = 0
+        """Moves of KV between pods of two revisions; their layouts may differ."""
         self._sums = Ended(setup, trace)
         self._answered_last: list[Request] = []
         """Answered requests that the sums leave out as yet."""
@@ -119,7 +126,7 @@ class World(Supply):
         self._moved: dict[Request, int] = {}
         """Prompts in chunks → tokens whose KV is on its way while the others are computed."""
         self._head: list[DecodePod | None] = [None] * len(trace)
-        self._pairs: dict[int, tuple[list[PrefillPod], list[DecodePod]]] | None = None
+        self._pairs: dict[int, Pair] | None = None
         """Ready pods that work together, by revision; None while all ready pods do."""
 
     def edit(self, revision: Revision) -> None:
@@ -256,13 +263,11 @@ class World(Supply):
             if prefills and heads:
                 self._pairs[revision] = prefills, heads
 
-    def _least_loaded(
-        self, pairs: Mapping[int, tuple[list[PrefillPod], list[DecodePod]]]
-    ) -> tuple[list[PrefillPod], list[DecodePod]]:
+    def _least_loaded(self, pairs: Mapping[int, Pair]) -> Pair:
         """The pods of the revision with the fewest requests for each of them, as the gateway takes
         for one that need not wait."""
 
-        def load(pair: tuple[list[PrefillPod], list[DecodePod]]) -> float:
+        def load(pair: Pair) -> float:
             prefills, heads = pair
             return sum(pod.open for pod in heads) / (len(prefills) + len(heads))
 
@@ -411,6 +416,8 @@ class World(Supply):
         if source.link_free_at > start:
             start = source.link_free_at
         end = start + tokens * self._token_transfer_s
+        if source.revision != head.revision:
+            self.crossed += 1
         head.link_free_at = source.link_free_at = end
         return end
 
