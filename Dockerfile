@@ -1,50 +1,62 @@
-# One file, four images: `docker build --target operator|gateway|fetch|engine .`
-# Only the engine holds torch, and only the Job that fetches models the clients of its sources.
-# The platform is your registry's: build for the nodes that will run them.
+# One file, five images: --target operator|gateway|fetch|engine|engine-cpu. `make release` builds
+# them with buildah; docker reads the same file. The wheels come from `make release` too, so that an
+# image holds the very files that users can install:
+#   docker build --target operator --build-arg VERSION=0.1.0 .
+# `make release` gives BASE the digest of that day and writes it into the image's labels.
+ARG BASE=docker.io/library/debian:trixie-slim
 
-FROM python:3.13-slim-trixie AS wheel
-WORKDIR /src
-# ziglang compiles the engine's native step: the image has no C compiler
-RUN pip install --no-cache-dir "hatchling>=1.27" "build>=1.2" "ziglang>=0.15"
-COPY pyproject.toml README.md LICENSE ./
-COPY operator operator
-COPY engine engine
-RUN python -m build --wheel --no-isolation --outdir /dist
-
-FROM python:3.13-slim-trixie AS base
+# Python is Debian's; the time zones come from PyPI, and no image has pip.
+FROM ${BASE} AS base
+RUN apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends ca-certificates python3 \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*
 # uid 65532 is what the pods ask for (restricted Pod Security)
-RUN useradd --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin argosy
-ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+RUN useradd --system --uid 65532 --user-group --no-create-home --shell /usr/sbin/nologin argosy
+ENV PATH=/opt/argosy/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 ENTRYPOINT ["argosy"]
 
+# What installs, which the images mount while they are built.
+FROM base AS build
+# By which certificates package indexes are trusted, where a proxy has its own.
+ARG CA=/etc/ssl/certs/ca-certificates.crt
+RUN apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-pip \
+ && PIP_CERT=${CA} pip install -q --root-user-action=ignore --break-system-packages --no-cache-dir "uv>=0.9,<1"
+ARG VERSION
+COPY requirements /requirements
+COPY build/release/${VERSION}/*.whl /wheels/
+
 FROM base AS operator
-COPY requirements/operator.txt /tmp/requirements.txt
-RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
-COPY --from=wheel /dist /dist
-RUN pip install --no-cache-dir --no-deps /dist/*.whl && python -m compileall -q /usr/local/lib/python3.13/site-packages
+ARG CA=/etc/ssl/certs/ca-certificates.crt
+RUN --mount=type=bind,from=build,target=/build SSL_CERT_FILE=${CA} /build/requirements/install.sh operator.txt
 USER 65532:65532
 CMD ["operator", "run"]
 
 FROM base AS gateway
-COPY requirements/gateway.txt /tmp/requirements.txt
-RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
-COPY --from=wheel /dist /dist
-RUN pip install --no-cache-dir --no-deps /dist/*.whl && python -m compileall -q /usr/local/lib/python3.13/site-packages
+ARG CA=/etc/ssl/certs/ca-certificates.crt
+RUN --mount=type=bind,from=build,target=/build SSL_CERT_FILE=${CA} /build/requirements/install.sh gateway.txt
 USER 65532:65532
 CMD ["gateway", "run"]
 
+# Only the Job that fetches models has the clients of their sources.
 FROM base AS fetch
-COPY requirements/fetch.txt /tmp/requirements.txt
-RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
-COPY --from=wheel /dist /dist
-RUN pip install --no-cache-dir --no-deps /dist/*.whl && python -m compileall -q /usr/local/lib/python3.13/site-packages
+ARG CA=/etc/ssl/certs/ca-certificates.crt
+RUN --mount=type=bind,from=build,target=/build SSL_CERT_FILE=${CA} /build/requirements/install.sh fetch.txt
 USER 65532:65532
 CMD ["fetch", "run"]
 
 FROM base AS engine
-COPY requirements/engine.txt /tmp/requirements.txt
-RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
-COPY --from=wheel /dist /dist
-RUN pip install --no-cache-dir --no-deps /dist/*.whl && python -m compileall -q /usr/local/lib/python3.13/site-packages
+ARG CA=/etc/ssl/certs/ca-certificates.crt
+RUN --mount=type=bind,from=build,target=/build SSL_CERT_FILE=${CA} /build/requirements/install.sh engine.txt
+USER 65532:65532
+CMD ["engine", "serve"]
+
+# PyPI's torch for x86-64 is the one with CUDA; Debian's is for CPUs, so torch and numpy are Debian's.
+FROM base AS engine-cpu
+ARG CA=/etc/ssl/certs/ca-certificates.crt
+RUN apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch \
+ && apt-get clean && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/debconf/*
+RUN --mount=type=bind,from=build,target=/build SSL_CERT_FILE=${CA} /build/requirements/install.sh engine-cpu.txt --system-site-packages
 USER 65532:65532
 CMD ["engine", "serve"]

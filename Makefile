@@ -151,8 +151,9 @@ krew: $(VENV)/.dev ## the kubectl plug-in as krew installs it: make krew RELEASE
 	$(PY) -m local.krew --releases "$(RELEASES)"
 
 .PHONY: release
-release: $(VENV)/.release ## all that users install, into build/release: make release VERSION=0.1.0
-	@$(PY) -m local.release "$(VERSION)"
+release: $(VENV)/.release ## all that users install, into build/release: make release VERSION=0.1.0 (BASE=debootstrap)
+	@$(PY) -m local.release "$(VERSION)" $(if $(REGISTRY),--registry "$(REGISTRY)") $(if $(BASE),--base "$(BASE)") \
+		$(if $(PLATFORMS),--platforms "$(PLATFORMS)") $(if $(IMAGES),--images "$(IMAGES)")
 
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## the engine beside vLLM and the limit of this machine: 12 min (PEER= without vLLM: 6)

@@ -14,6 +14,10 @@ pin operator.txt operator
 pin gateway.txt gateway
 pin engine.txt engine
 pin fetch.txt fetch
+# Of the same versions; the image engine-cpu has torch and numpy from Debian.
+"$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+    --no-annotate --custom-compile-command "make lock" --override engine-cpu-overrides.txt \
+    --constraint engine.txt --extra engine ../pyproject.toml -o engine-cpu.txt
 pin transformers.txt engine transformers
 pin bench.txt bench
 pin release.txt release

@@ -1,15 +1,16 @@
-"""What a release is called, and what is refused before anything is built: pure functions."""
+"""What a release is called, and what is refused before anything is built; writes nothing."""
 
 import hashlib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import yaml
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """An architecture, as images name it, to the machine that wheels name."""
-PACKAGES = {"git": "git", "buildah": "buildah", "skopeo": "skopeo"}
+PACKAGES = {name: name for name in ("git", "buildah", "skopeo", "debootstrap")}
 """A program that a release needs to the package of Debian, Ubuntu and Fedora that has it."""
 
 _PART = r"(0|[1-9][0-9]*)"
@@ -99,9 +100,10 @@ def wheel_of(version: str, arch: str, glibc: str) -> str:
     return f"argosy-{version}-py3-none-manylinux_{glibc.replace('.', '_')}_{MACHINES[arch]}.whl"
 
 
-def write_sums(files: Mapping[str, bytes]) -> str:
+def write_sums(files: Iterable[Path]) -> str:
     """Return the content of SHA256SUMS, as `sha256sum --check` reads it."""
-    return "".join(
-        f"{hashlib.sha256(content).hexdigest()}  {name}\n"
-        for name, content in sorted(files.items())
-    )
+    lines = []
+    for path in sorted(files):
+        with path.open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
+    return "".join(lines)

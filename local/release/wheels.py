@@ -45,12 +45,11 @@ def copy_tracked(target: Path, paths: tuple[str, ...]) -> None:
         place.chmod((ROOT / file).stat().st_mode & 0o755 | 0o644)
 
 
-def commit_time() -> str:
-    """Return when the commit was made, in seconds: no file of a release has another date."""
-    words = ["git", "log", "-1", "--format=%ct"]
-    return subprocess.run(
-        words, cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
+def commit() -> dict[str, str]:
+    """Return the commit's id, and when it was made: in seconds and as RFC 3339 has it."""
+    words = ["git", "log", "-1", "--format=%H %ct %cI"]
+    said = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return dict(zip(("id", "seconds", "time"), said.split(), strict=True))
 
 
 def _build(source: Path, out: Path, machine: str) -> None:
@@ -58,7 +57,7 @@ def _build(source: Path, out: Path, machine: str) -> None:
     uv = Path(sys.executable).with_name("uv")
     words = [str(uv), "build", "--wheel", "--quiet", "--no-build-isolation"]
     words += ["--python", sys.executable, "--out-dir", str(out), str(source)]
-    env = {**os.environ, "ARGOSY_WHEEL_FOR": machine, "SOURCE_DATE_EPOCH": commit_time()}
+    env = {**os.environ, "ARGOSY_WHEEL_FOR": machine, "SOURCE_DATE_EPOCH": commit()["seconds"]}
     subprocess.run(words, check=True, env=env)
     (out / ".gitignore").unlink(missing_ok=True)  # uv writes one
 

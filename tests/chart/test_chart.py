@@ -463,19 +463,17 @@ def test_fleets_share_a_gpu_budget_only_if_one_is_set():
     assert args["--namespace-gpu-budget"] == "team-a=16"
 
 
-def test_the_readmes_install_line_sets_every_image_and_renders():
-    """As it stood, its pods asked for images that are not published."""
+def test_the_readmes_install_line_renders_with_every_image_of_the_registry():
     readme = (CHART.parents[1] / "README.md").read_text()
-    (block,) = re.findall(r"```sh\n(export REGISTRY.*?)```", readme, re.DOTALL)
-    joined = block.replace("\\\n", " ")
-    (line,) = (text for text in joined.splitlines() if text.startswith("helm install"))
-    words = shlex.split(line.replace("$REGISTRY", "registry.example.com/argosy"))
-    assert words[:4] == ["helm", "install", "argosy", "charts/argosy"]
-    code, text = helm("template", "argosy", str(CHART), *words[4:])
+    (line,) = re.findall(r"^(helm install .*?[^\\])$", readme, re.DOTALL | re.MULTILINE)
+    words = shlex.split(line.replace("\\\n", " "))
+    assert words[:4] == ["helm", "install", "argosy", "oci://ghcr.io/argosy-serving/argosy"]
+    assert words[words.index("--version") + 1] == version("argosy")
+    own = ("--set", "images.registry=registry.example.com/argosy")
+    code, text = helm("template", "argosy", str(CHART), *words[4:], *own)
     assert code == 0, text
-    for image in ("operator", "gateway", "engine"):
+    for image in ("operator", "gateway", "engine", "fetch"):
         assert f"registry.example.com/argosy/{image}:{version('argosy')}" in text
-        assert f"--target $image -t $REGISTRY/$image:{version('argosy')}" in block
     assert "ghcr.io" not in text
 
 

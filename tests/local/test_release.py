@@ -1,14 +1,16 @@
 """`make release`: what it is called, what it refuses, and that a wheel fits the Linux it names."""
 
-import hashlib
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
-from local.release import checks
+from local.release import checks, images
+from local.release.chart import package_chart
 from local.release.checks import ReleaseError
 from local.release.wheels import build_wheels
 
@@ -87,14 +89,45 @@ def test_notes_are_the_changelogs_section() -> None:
 
 
 def test_the_sums_are_what_sha256sum_reads(tmp_path: Path) -> None:
-    files = {"b.whl": b"b", "a.tgz": b"a"}
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content)
-    sums = checks.write_sums(files)
-    assert sums.splitlines()[0] == f"{hashlib.sha256(b'a').hexdigest()}  a.tgz"
+    for name in ("b.whl", "a.tgz"):
+        (tmp_path / name).write_text(name)
+    sums = checks.write_sums(tmp_path.iterdir())
+    assert [line.split()[1] for line in sums.splitlines()] == ["a.tgz", "b.whl"]
     (tmp_path / "SHA256SUMS").write_text(sums)
     words = ["sha256sum", "--check", "--strict", "SHA256SUMS"]
     assert subprocess.run(words, cwd=tmp_path, check=False, capture_output=True).returncode == 0
+    (tmp_path / "a.tgz").write_text("other")
+    assert subprocess.run(words, cwd=tmp_path, check=False, capture_output=True).returncode == 1
+
+
+def test_labels_are_those_of_the_specification_and_name_the_base() -> None:
+    commit = {"id": "4" * 40, "time": "2026-11-28T12:00:00+00:00", "seconds": "1"}
+    base = images.Base("debian@sha256:" + "5" * 64, "sha256:" + "5" * 64)
+    labels = images.labels_of("gateway", "0.1.0", commit, "https://example.com/argosy", base)
+    assert labels["org.opencontainers.image.version"] == "0.1.0"
+    assert labels["org.opencontainers.image.revision"] == "4" * 40
+    assert labels["org.opencontainers.image.base.name"] == "debian"
+    assert labels["org.opencontainers.image.base.digest"] == base.digest
+    made_here = images.labels_of("gateway", "0.1.0", commit, "s", images.Base("own", ""))
+    assert "org.opencontainers.image.base.digest" not in made_here
+
+
+def test_a_platform_that_cannot_be_started_here_is_refused() -> None:
+    images.check_platforms((images.native_platform(),))
+    with pytest.raises(ReleaseError, match="write linux/amd64, linux/arm64"):
+        images.check_platforms(("linux/riscv64",))
+    with pytest.raises(ReleaseError, match="write linux/amd64, linux/arm64"):
+        images.check_platforms(("amd64",))
+
+
+@pytest.mark.helm
+def test_a_chart_of_another_registry_has_all_images_from_there(tmp_path: Path) -> None:
+    packed = package_chart(tmp_path, "0.1.0", "registry.example.com/team/argosy")
+    with tarfile.open(packed) as tar:
+        values = yaml.safe_load(tar.extractfile("argosy/values.yaml"))  # type: ignore[arg-type]
+        chart = yaml.safe_load(tar.extractfile("argosy/Chart.yaml"))  # type: ignore[arg-type]
+    assert values["images"]["registry"] == "registry.example.com/team/argosy"
+    assert (chart["version"], chart["appVersion"]) == ("0.1.0", "0.1.0")
 
 
 def test_a_checkout_that_cannot_be_released_says_so_in_one_line() -> None:

@@ -2,6 +2,7 @@
 {{- define "argosy.defaults" -}}
 {
   "images": {
+    "registry": "ghcr.io/argosy-serving",
     "operator": "",
     "gateway": "",
     "engine": "",

@@ -50,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" 
 {{- define "argosy.image" -}}
 {{- $ := index . 0 -}}
 {{- $program := index . 1 -}}
-{{- get $.Values.images $program | default (printf "ghcr.io/argosy-serving/%s:%s" $program $.Chart.AppVersion) -}}
+{{- get $.Values.images $program | default (printf "%s/%s:%s" $.Values.images.registry $program $.Chart.AppVersion) -}}
 {{- end }}
 
 {{/* The address of Prometheus; empty where there is none. */}}
