@@ -79,8 +79,11 @@ def page(note: str) -> str:
     """The whole page; `note` says that it is generated."""
     parts = ["# kubectl argosy", note, INTRODUCTION]
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    for name, command in commands.items():
-        verb = grammar(command)
+    verbs = {name: grammar(command) for name, command in commands.items()}
+    verbs |= {f"{of} {name}": verb for of in list(verbs) for name, verb in verbs[of].verbs.items()}
+    for name, verb in verbs.items():
+        if verb.verbs:
+            continue
         argument = {
             "name": "NAME",
             "pod": "POD",

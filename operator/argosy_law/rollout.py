@@ -56,6 +56,8 @@ class Group:
     serving: int = 0
     failing: int = 0
     """Pods that are not ready and say why: they find no node, or their container does not start."""
+    refused: bool = False
+    """The revision is not to be run: what of it does not serve leaves at once."""
 
     @property
     def held(self) -> int:
@@ -125,9 +127,12 @@ class Fleet:
         those that are lacking, in roles that the mode still has.
         """
         revisions = sorted({group.revision for group in self.old}, key=self._rank)
+        idle = {r for r in revisions if self._refused(r) and not self._sets(r)}
+        grows = grows and revisions[0] not in idle
         left, given = dict(pods), dict[tuple[str, str], int]()
         for group in sorted(self.old, key=lambda group: revisions.index(group.revision)):
-            number = min(group.written, left[group.role])
+            most = min(group.written, group.serving) if group.refused else group.written
+            number = 0 if group.revision in idle else min(most, left[group.role])
             given[group.role, group.revision] = number
             left[group.role] -= number
         for role, lacking in left.items():
@@ -136,10 +141,18 @@ class Fleet:
         return given
 
     def _rank(self, revision: str) -> tuple[int, int, int, str]:
-        groups = {group.role: group for group in self.old if group.revision == revision}
-        sets = min(groups[role].serving if role in groups else 0 for role in self.base)
-        serving = sum(group.serving for group in groups.values())
-        return -sets, -serving, -sum(group.written for group in groups.values()), revision
+        groups = [group for group in self.old if group.revision == revision]
+        serving = sum(group.serving for group in groups)
+        written = sum(group.written for group in groups)
+        return -self._sets(revision), -serving, -written, revision
+
+    def _sets(self, revision: str) -> int:
+        """Sets of an old revision that serve."""
+        serving = {group.role: group.serving for group in self.old if group.revision == revision}
+        return min(serving.get(role, 0) for role in self.base)
+
+    def _refused(self, revision: str) -> bool:
+        return any(group.refused for group in self.old if group.revision == revision)
 
     def of_new(self, pods: Counts) -> int:
         """GPUs of so many new pods."""

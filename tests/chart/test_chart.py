@@ -181,7 +181,7 @@ def test_the_operator_may_write_every_kind_that_is_rendered():
 def test_the_operator_may_delete_only_what_it_deletes_itself():
     deletes = {resource for _, resource, verb in granted(rules_of(rendered())) if verb == "delete"}
     ours = {"servingroles", "deployments", "poddisruptionbudgets", "networkpolicies", "jobs"}
-    assert deletes == ours | {"horizontalpodautoscalers"}
+    assert deletes == ours | {"horizontalpodautoscalers", "controllerrevisions"}
 
 
 def test_a_namespaced_release_has_nothing_of_the_clusters():
@@ -196,7 +196,12 @@ def test_users_rights_follow_their_rights_in_the_namespace():
     edit = rules_of(rendered(), "argosy-system-argosy-edit")
     assert {verb for _, _, verb in granted(view)} == {"get", "list", "watch"}
     assert ("serving.argosy.dev", "servingdeployments", "create") in granted(edit)
-    assert not {r for _, r, _ in granted(edit)} & {"servingdeployments/status", "servingroles"}
+    assert not {r for _, r, _ in granted(edit)} & {"servingroles", "servingroles/status"}
+
+
+def test_who_edits_fleets_may_undo_a_rollout_which_is_written_in_status():
+    edit = granted(rules_of(rendered(), "argosy-system-argosy-edit"))
+    assert {v for _, r, v in edit if r == "servingdeployments/status"} == {"patch"}
 
 
 def test_an_embedded_prometheus_is_what_the_operator_asks():

@@ -131,7 +131,8 @@ class Api:
             self._refuse(ErrorKind.CONFLICT, f"apply {kind} {name}", "conflict with another")
         self.orders.append((f"{kind}/status" if status else kind, live))
         if status:
-            return self._end(self.put({**live, "status": obj["status"]}), lost)
+            mark = {k: v for k, v in live.get("status", {}).items() if k == "refused"}
+            return self._end(self.put({**live, "status": {**obj["status"], **mark}}), lost)
         meta = {**live["metadata"], **obj["metadata"]}
         version = obj["metadata"].get("resourceVersion")
         if version not in (None, live["metadata"]["resourceVersion"]):
@@ -184,6 +185,18 @@ class Api:
         both = {"labels": {**meta["labels"], **labels}}
         both["annotations"] = {**meta.get("annotations", {}), **annotations}
         self._end(self.put({**live, "metadata": {**meta, **both}}), lost)
+
+    async def refuse(
+        self, namespace: str, name: str, uid: str, version: str, mark: Object | None
+    ) -> None:
+        what = f"refuse ServingDeployment {name}"
+        lost = self._begin(what)
+        live = self._meant("ServingDeployment", name, uid, what)
+        if version != live["metadata"]["resourceVersion"]:
+            self._refuse(ErrorKind.CONFLICT, what, "the object has been modified")
+        rest = {key: value for key, value in live.get("status", {}).items() if key != "refused"}
+        status = rest if mark is None else {**rest, "refused": mark}
+        self._end(self.put({**live, "status": status}), lost)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         what = f"delete {kind} {name}"

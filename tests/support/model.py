@@ -12,8 +12,8 @@ from typing import Any
 from argosy_law.observe import FleetMetrics, unknown_metrics
 from argosy_operator.adapters.protocols import Measurement
 from argosy_operator.api.model import dump
-from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.api.v1alpha1.status import Condition
+from argosy_operator.api.v1alpha1 import ServingDeployment, ServingDeploymentStatus
+from argosy_operator.api.v1alpha1.status import Condition, RefusedStatus
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import (
@@ -26,6 +26,7 @@ from argosy_operator.core.snapshot.actions import (
     FlipRole,
     HastenDrain,
     Outcome,
+    Refuse,
     Scale,
     TakeWorkAgain,
 )
@@ -188,10 +189,17 @@ class Model:
             planned = conclude(snapshot, planned, outcomes)
             self.memory = planned.memory
             status = status_of(snapshot, planned.draft, outcomes)
-            self.fleet = self.fleet.model_copy(update={"status": status})
+            self._write(status.model_copy(update={"refused": self.fleet.status.refused}))
         else:
             self.memory = LoopMemory()
         return planned
+
+    def _write(self, status: ServingDeploymentStatus) -> None:
+        self.fleet = self.fleet.model_copy(update={"status": status})
+
+    def refuse(self, mark: RefusedStatus | None) -> None:
+        """Someone writes status.refused."""
+        self._write(self.fleet.status.model_copy(update={"refused": mark}))
 
     def set_back(self, seconds_: float) -> None:
         """The wall clock is set back."""
@@ -251,6 +259,8 @@ class Model:
                     self.pods[uid], role=labels[names.ROLE], owner=owner,
                     flipped_at=seconds(notes[names.FLIPPED]), cost=int(notes[names.DELETION_COST]),
                 )  # fmt: skip
+            case Refuse(_, _, _, mark):
+                self.refuse(None if mark is None else RefusedStatus.model_validate(mark))
             case HastenDrain(_, ip):
                 if not self.deaf:
                     self.draining[ip] = self.now + DRAIN_LEASE_S

@@ -39,6 +39,7 @@ PLURALS: dict[str, tuple[str, str]] = {
     "ServingRole": ("serving.argosy.dev/v1alpha1", "servingroles"),
     "Deployment": ("apps/v1", "deployments"),
     "ReplicaSet": ("apps/v1", "replicasets"),
+    "ControllerRevision": ("apps/v1", "controllerrevisions"),
     "Pod": ("v1", "pods"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
@@ -254,6 +255,15 @@ class ApiCluster:
         path = self._kinds[kind].path(name=name, namespace=namespace)
         meta = {"uid": uid, "labels": dict(labels), "annotations": dict(annotations)}
         await self._write("relabel", "patch", path, kind, name, body={"metadata": meta}, **_MERGE)
+
+    async def refuse(
+        self, namespace: str, name: str, uid: str, version: str, mark: Object | None
+    ) -> None:
+        kind = "ServingDeployment"
+        path = self._kinds[kind].path(name=name, namespace=namespace) + "/status"
+        meta = {"uid": uid, "resourceVersion": version}
+        body = {"metadata": meta, "status": {"refused": mark}}
+        await self._write("refuse", "patch", path, kind, name, body=body, **_MERGE)
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         path = self._kinds[kind].path(name=name, namespace=namespace)

@@ -71,6 +71,12 @@ class Cluster(Protocol):
     ) -> None:
         """Set labels and annotations in one write."""
 
+    async def refuse(
+        self, namespace: str, name: str, uid: str, version: str, mark: Object | None
+    ) -> None:
+        """Write status.refused of a fleet, or remove it for None, if its resourceVersion is still
+        that one. `apply` never sends it: the mark may be a person's."""
+
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None: ...
 
 

@@ -122,6 +122,14 @@ class Reason(StrEnum):
         _SPEC,
         _PODS,
     )
+    ROLLED_BACK = (
+        "RolledBack",
+        "the spec's revision is refused, and an earlier one runs in its place",
+        "Change the spec, or put it back. kubectl argosy rollout promote tries the refused "
+        "revision again.",
+        _SPEC,
+        _PODS,
+    )
     ROLLED_OUT = (
         "RolledOut",
         "pods of the spec's revision serve, and no others are left",

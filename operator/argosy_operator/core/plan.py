@@ -38,6 +38,7 @@ from argosy_operator.core.steps.flips import flip_roles
 from argosy_operator.core.steps.gpu_types import choose_gpu_types
 from argosy_operator.core.steps.models import fetch_model
 from argosy_operator.core.steps.recycling import recycle_pods
+from argosy_operator.core.steps.refusals import heed_refusal, record_history
 from argosy_operator.core.steps.rollout import roll_out
 from argosy_operator.core.steps.targets import (
     choose_targets,
@@ -69,6 +70,7 @@ def skip_if_paused(snapshot: Snapshot, draft: Draft) -> Draft:
 
 CHAIN = (
     skip_if_deleting,
+    heed_refusal,
     apply_children,
     fetch_model,
     read_learnt,
@@ -81,6 +83,7 @@ CHAIN = (
     recycle_pods,
     scale_deployments,
     retire_old_revisions,
+    record_history,
     await_settings,
     write_learnt,
     back_off_failed_actions,

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ROLES_OF, RoleName, ServingDeployment
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object
@@ -52,6 +53,20 @@ def render_learnt(fleet: ServingDeployment) -> Object:
     """Without data."""
     metadata = fleet_metadata(fleet, names.learnt(fleet.name))
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+def render_past(fleet: ServingDeployment, revision: str, image: str) -> Object:
+    """The ControllerRevision of a revision, without its number. The engine's image is part of it:
+    the operator's default may be another one when the revision comes back."""
+    meta = fleet_metadata(fleet, names.past(fleet.name, revision))
+    engine = fleet.spec.engine.model_copy(update={"image": fleet.spec.engine.image or image})
+    spec = fleet.spec.model_copy(update={"engine": engine})
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {**meta, "labels": meta["labels"] | {names.REVISION: revision}},
+        "data": {"spec": dump(spec)},
+    }
 
 
 def render_network_policy(fleet: ServingDeployment) -> list[Object]:

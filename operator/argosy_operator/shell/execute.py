@@ -26,6 +26,7 @@ from argosy_operator.core.snapshot.actions import (
     HastenDrain,
     KeepReplicas,
     Outcome,
+    Refuse,
     Scale,
     TakeWorkAgain,
     key_of,
@@ -36,7 +37,9 @@ from argosy_operator.shell.concurrency import call_all
 
 STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)
 GONE_IS_DONE = (ErrorKind.NOT_FOUND, ErrorKind.GONE)
-Write = Create | Apply | KeepReplicas | Scale | Delete | AnnotatePod | AnnotateRole | FlipRole
+Write = (
+    Create | Apply | KeepReplicas | Scale | Delete | AnnotatePod | AnnotateRole | FlipRole | Refuse
+)
 MOST_FAILED = 4
 """Each call without an answer costs ten seconds. After so many the rest waits for the next round,
 which starts with actions that have not failed."""
@@ -129,6 +132,8 @@ async def _execute_one(cluster: Cluster, fleet: ServingDeployment, action: Write
             await cluster.annotate("ServingRole", namespace, name, uid, values)
         case FlipRole(name, uid, labels, annotations):
             await cluster.relabel("Pod", namespace, name, uid, labels, annotations)
+        case Refuse(name, uid, version, mark):
+            await cluster.refuse(namespace, name, uid, version, mark)
         case _:
             assert_never(action)
     return Outcome(action)

@@ -26,6 +26,7 @@ from argosy_operator.adapters.protocols import (
 )
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.history import Past, Refusal, history_of
 from argosy_operator.core.snapshot.objects import (
     ChildKey,
     Object,
@@ -66,6 +67,7 @@ from argosy_operator.core.steps.children import is_rolled_out
 from argosy_operator.core.steps.goals import by_law, goals_of
 from argosy_operator.core.steps.gpu_types import as_chosen
 from argosy_operator.core.steps.models import as_fetched, may_have_job
+from argosy_operator.core.steps.refusals import as_it_runs, read_refusal
 from argosy_operator.core.steps.targets import gpus_targeted
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.common import (
@@ -81,6 +83,7 @@ from argosy_operator.render.fleet import (
     render_callers,
     render_learnt,
     render_network_policy,
+    render_past,
     render_roles,
 )
 from argosy_operator.shell.boards import BudgetBoard, RolloutBoard
@@ -96,6 +99,7 @@ CHILD_KINDS = (
     "PodDisruptionBudget",
     "HorizontalPodAutoscaler",
     "NetworkPolicy",
+    "ControllerRevision",
 )
 CLAIM = "PersistentVolumeClaim"
 
@@ -138,6 +142,10 @@ async def gather(
     children |= await _get_service(cluster, fleet, children)
     children |= await _get_fetch_objects(cluster, fleet)
     pods = owned_pods(raw_pods, replica_sets, _deployment_uids(children, fleet))
+    as_written = fleet
+    if fleet.status.refused is not None:
+        fleet = _read_rendering(fleet, sources.images, children, pods).written
+        children |= await _get_fetch_objects(cluster, fleet)
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
     due = due and not memory.listen  # a start from zero does not wait for Prometheus
     zero = fleet.spec.goes_to_zero and not fleet.spec.paused
@@ -161,10 +169,10 @@ async def gather(
     fetching = tuple(pod_of(raw) for raw in raw_pods if controller_of(raw, "Job"))
     seen = Observed(children, pods, loads, measured, issuer, handovers, sets, requests, fetching)
     seen = replace(seen, fetch_progress=await _ask_progress(sources.fetchers, fetching))
-    snapshot = compose(fleet, sources.images, seen, memory, clock)
+    snapshot = compose(as_written, sources.images, seen, memory, clock)
     key = (fleet.namespace, fleet.name)
     if snapshot.newer_images and not fleet.spec.paused and sources.rollouts.allows(key):
-        snapshot = compose(fleet, sources.images, seen, memory, clock, follows=True)
+        snapshot = compose(as_written, sources.images, seen, memory, clock, follows=True)
     cap = sources.budget.cap(key, gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
 
@@ -203,13 +211,11 @@ def compose(
     """Combine what was read with what is rendered. Pure. `follows`: running pods take the `default`
     images."""
     owned = _keep_owned(seen.children, fleet)
-    fleet = as_fetched(as_chosen(fleet, owned), seen.children)
     deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
-    images, others = choose_images(fleet, deployments.values(), default, follows=follows)
+    what = _read_rendering(fleet, default, seen.children, seen.pods, follows=follows)
+    fleet, engine_fleet, images = what.fleet, what.engines, what.images
     gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
-    called = all(pod.tls for pod in gateways)
-    engine_fleet = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
-    digits, made_of = _find_revision(engine_fleet, deployments, images)
+    digits, made_of = what.revision
     # Engines that ask for tokens until they are gone need gateways that show them until then.
     verifies = fleet.spec.verifies_peers
     shows_token = verifies or any(map(verifies_callers, deployments.values()))
@@ -238,13 +244,79 @@ def compose(
         heard=heard,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
         proof_required=required,
-        images=pod_images(fleet, images),
-        newer_images=others,
+        images=what.shown_images,
+        newer_images=what.newer_images,
         fetch_job=fetch.job(fleet, images),
         fetch_pods=seen.fetch_pods,
         fetch_progress=seen.fetch_progress,
         learnt=render_learnt(fleet),
+        past=render_past(what.written, digits, images.engine),
+        history=what.history,
+        refusal=what.refusal,
         memory=memory,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendering:
+    """What the fleet's objects are rendered from."""
+
+    written: ServingDeployment
+    """As the user wrote it, or with the pods of the revision that runs in place of the spec's."""
+    fleet: ServingDeployment
+    """The same, with what was chosen and fetched for it."""
+    engines: ServingDeployment
+    """The same, as its engine pods may exist now."""
+    revision: tuple[str, str]
+    """The revision, and the digest of what it is made from."""
+    images: Images
+    newer_images: Mapping[str, str]
+    shown_images: Mapping[str, str]
+    """What the spec asks for, also where it is refused: the fleet keeps its images by them."""
+    history: tuple[Past, ...]
+    refusal: Refusal | None = None
+
+
+def _read_rendering(
+    fleet: ServingDeployment,
+    default: Images,
+    children: Mapping[ChildKey, Object],
+    pods: Collection[Pod],
+    *,
+    follows: bool = False,
+) -> _Rendering:
+    """Return what the spec asks for; if that is refused, what runs in its place."""
+    asked = _render_from(fleet, default, children, pods, follows=follows)
+    refusal = read_refusal(fleet, asked.revision[0], default.engine, asked.history)
+    if refusal is None or refusal.runs is None:
+        return replace(asked, refusal=refusal)
+    back = _render_from(as_it_runs(fleet, refusal), default, children, pods, follows=follows)
+    return replace(back, refusal=refusal, shown_images=asked.shown_images)
+
+
+def _render_from(
+    written: ServingDeployment,
+    default: Images,
+    children: Mapping[ChildKey, Object],
+    pods: Collection[Pod],
+    *,
+    follows: bool,
+) -> _Rendering:
+    owned = _keep_owned(children, written)
+    fleet = as_fetched(as_chosen(written, owned), children)
+    deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
+    images, others = choose_images(fleet, deployments.values(), default, follows=follows)
+    called = all(pod.tls for pod in pods if pod.role == names.GATEWAY_ROLE and pod.running)
+    engines = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
+    return _Rendering(
+        written=written,
+        fleet=fleet,
+        engines=engines,
+        revision=_find_revision(engines, deployments, images),
+        images=images,
+        newer_images=others,
+        shown_images=pod_images(fleet, images),
+        history=history_of(owned.values(), fleet.metadata.uid),
     )
 
 

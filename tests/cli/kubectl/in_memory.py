@@ -28,13 +28,15 @@ class World:
         self.objects: list[Object] = []
         self.pages: dict[str, Callable[[], str | Exception]] = {}
         """The metrics page of each pod that answers, by name and port."""
+        self.refuses: int | None = None
+        """The HTTP status that ends every write to a fleet."""
         self.on_sleep: Callable[[float], None] = lambda _: None
 
     # What tests put in.
 
     def fleet(self, name: str = "chat", namespace: str = "a", **parts: Any) -> Object:
         made = self._put("ServingDeployment", name, namespace, uid=name, **parts)
-        made["metadata"]["generation"] = 1
+        made["metadata"] |= {"generation": 1, "resourceVersion": "7"}
         return made
 
     def pod(
@@ -68,6 +70,13 @@ class World:
 
     def gone(self, name: str) -> None:
         self.objects = [o for o in self.objects if (o["kind"], _name(o)) != ("Pod", name)]
+
+    def past(self, revision: str, number: int, fleet: str = "chat") -> None:
+        """A revision of the fleet's history."""
+        labels = {names.FLEET: fleet, names.REVISION: revision}
+        made = self._put("ControllerRevision", f"{fleet}-{revision}", "a", labels=labels)
+        made["metadata"]["ownerReferences"] = [{"uid": fleet}]
+        made |= {"revision": number, "data": {"spec": {}}}
 
     # What verbs call.
 
@@ -107,6 +116,26 @@ class World:
         marks = pod["metadata"].get("annotations", {}) | body["metadata"]["annotations"]
         pod["metadata"]["annotations"] = {key: v for key, v in marks.items() if v is not None}
 
+    async def patch_namespaced_custom_object(
+        self,
+        group: str,
+        version: str,
+        namespace: str,
+        plural: str,
+        name: str,
+        body: Object,
+        **_: Any,
+    ) -> None:
+        fleet = await self.get("ServingDeployment", namespace, name)
+        assert fleet is not None
+        if self.refuses is not None:
+            raise ApiException(status=self.refuses)
+        for part in ("spec", "status"):
+            for key, value in body.get(part, {}).items():
+                fleet.setdefault(part, {})[key] = value
+
+    patch_namespaced_custom_object_status = patch_namespaced_custom_object
+
     async def delete_namespaced_pod(self, name: str, namespace: str, body: Any) -> None:
         self.gone(name)
 
@@ -121,7 +150,7 @@ def connect(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
     @asynccontextmanager
     async def connected(_: object, namespace: str | None) -> AsyncIterator[Cluster]:
-        yield Cluster(world, namespace or "a", world)  # type: ignore[arg-type]
+        yield Cluster(world, namespace or "a", world, world)  # type: ignore[arg-type]
 
     async def slept(seconds: float) -> None:
         world.now += seconds
@@ -131,5 +160,5 @@ def connect(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("argosy_operator.cli.kubectl.session.connected", connected)
     monkeypatch.setattr(asyncio, "sleep", slept)
     clock = SimpleNamespace(time=lambda: world.now, monotonic=lambda: world.now - NOW + 50.0)
-    for verb in ("status", "drain"):
+    for verb in ("status", "drain", "rollout"):
         monkeypatch.setattr(f"argosy_operator.cli.kubectl.{verb}.time", clock)

@@ -31,7 +31,11 @@ def candidates(*words: str) -> tuple[list[str], str]:
 @pytest.mark.parametrize(
     ("words", "found", "directive"),
     [
-        ([""], ["status", "explain", "drain", "render", "lint", "import"], ":4"),
+        ([""], ["status", "explain", "drain", "render", "lint", "import", "rollout"], ":4"),
+        (["rollout", "un"], ["undo"], ":4"),
+        (["rollout", "undo", "c"], ["chat", "code"], ":4"),
+        (["rollout", "undo", "chat", ""], [], ":4"),
+        (["rollout", "status", "chat", "--w"], ["--watch"], ":4"),
         (["st"], ["status"], ":4"),
         (["explain", "c"], ["chat", "code"], ":4"),
         (["explain", "-n", "a", "o"], ["other-of-a"], ":4"),

@@ -169,6 +169,15 @@ ROWS = [
         },
     ),
     Row(
+        "the spec's revision is refused, and the one before runs",
+        World(runs_instead=True),
+        {
+            "RolledOut": "False RolledBack",
+            "Reconciling": "False RolledBack",
+            "Stalled": "True RolledBack",
+        },
+    ),
+    Row(
         "the last old pod does not leave first, and there is no room for a new one",
         World(
             {"rollout": {"maxSurgeGPUs": 0}},

@@ -37,6 +37,7 @@ from argosy_operator.core.snapshot.snapshot import (
     Snapshot,
 )
 from argosy_operator.core.status.compose import status_of
+from argosy_operator.render.fleet import render_past
 from argosy_operator.shell.gather import Observed, compose
 from tests.support.model import IMAGES, ISSUER, fleet
 
@@ -89,6 +90,8 @@ class World:
     """Conditions of the gateways' HorizontalPodAutoscaler: status, reason and message, by type."""
     noted: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the ServingRoles beside ours."""
+    runs_instead: bool = False
+    """The spec asks for another image, which is refused: the pods are of the revision before."""
     old: str = ""
     """The role of a Deployment of revision "old" that still exists."""
     taken: tuple[str, ...] = ()
@@ -168,7 +171,12 @@ def _error(world: World, what: str) -> tuple[ErrorKind | None, str]:
 
 def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
     """What the operator sees at this moment."""
-    user_wrote = fleet(**world.spec)
+    asked, said = dict(world.spec), dict(world.status)
+    if world.runs_instead:
+        asked["engine"] = {"image": "engine:2"}
+        mark = {"revision": _made(json.dumps(asked))[0], "message": "it crashes"}
+        said["refused"] = mark
+    user_wrote = fleet(**asked)
     before = ServingDeploymentStatus.model_validate(
         {
             "conditions": [
@@ -177,7 +185,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
                 for type_, said in world.before.items()
             ]
         }
-        | world.status
+        | said
     )
     gone = {"deletion_timestamp": "2026-01-01T00:00:00Z"} if world.deleting else {}
     meta = user_wrote.metadata.model_copy(update=gone)
@@ -233,6 +241,10 @@ def _children(world: World, made: tuple[Any, ...]) -> dict[tuple[str, str], Any]
         pods = {"template": {"spec": {"volumes": [{"name": "peers"}]}}}
         old = {"metadata": meta | {"resourceVersion": "1"}, "spec": {"replicas": 1, **pods}}
         found["Deployment", name] = {"kind": "Deployment", **old}
+    if world.runs_instead:
+        revision, _ = _made(json.dumps(world.spec))
+        past = render_past(fleet(**world.spec), revision, IMAGES.engine)
+        found["ControllerRevision", past["metadata"]["name"]] = {**past, "revision": 1}
     for kind, name in (taken.split("/") for taken in world.taken):
         found[kind, name] = {"kind": kind, "metadata": {"name": name, "uid": "x"}, "spec": {}}
     return found

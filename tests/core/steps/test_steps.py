@@ -9,7 +9,7 @@ import pytest
 from argosy_law.observe import FleetMetrics, Idle
 from argosy_law.record import VERSION, Kept, text_of
 from argosy_law.state import ScalingState
-from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
+from argosy_operator.api.v1alpha1.status import RefusedStatus, ServingDeploymentStatus
 from argosy_operator.core.plan import CHAIN, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.snapshot.pods import FailingPair, GatewayLoad, Handovers, SettingsRead
@@ -274,6 +274,24 @@ def renamed(*refused: str) -> Model:
     return model
 
 
+def with_an_empty_history() -> Model:
+    model = converged()
+    kept = {key: child for key, child in model.children.items() if key[0] != "ControllerRevision"}
+    model.children = kept
+    return model
+
+
+def refused(by: str = "") -> Model:
+    """A fleet of two revisions of which the newer one is refused."""
+    model = converged()
+    old = str(model.fleet.status.revision)
+    model.edit(engine={"image": "engine:2"})
+    model.converge()
+    asked = model.snapshot().asked
+    model.refuse(RefusedStatus(revision=by or asked, message="it is slow", runs=old))
+    return model
+
+
 WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.BEING_DELETED: ("skip_if_deleting", deleted, "deleted at 2026-01-01T00:00:00Z"),
     StepReason.NOT_BEING_DELETED: ("skip_if_deleting", converged, "not being deleted"),
@@ -374,6 +392,20 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         lambda: with_a_new_image(paused=True),
         "waits for spec.rollout.paused: false",
     ),
+    StepReason.NOTHING_REFUSED: ("heed_refusal", converged, "not set"),
+    StepReason.REVISION_REFUSED: ("heed_refusal", refused, ": it is slow"),
+    StepReason.REFUSAL_DROPPED: (
+        "heed_refusal",
+        lambda: refused("00000000"),
+        "of revision 00000000 is dropped: the spec asks for another revision now",
+    ),
+    StepReason.HISTORY_WAITS: ("record_history", with_a_new_image, "the newest revision in it is"),
+    StepReason.RECORDING_HISTORY: (
+        "record_history",
+        with_an_empty_history,
+        "Apply ControllerRevision/chat-",
+    ),
+    StepReason.HISTORY_KEPT: ("record_history", converged, "1 revisions, the newest "),
     StepReason.SETTINGS_IN_USE: ("await_settings", converged, "True of this generation"),
     StepReason.SETTINGS_PENDING: ("await_settings", renamed, "waits for chat-gateway-"),
     StepReason.SETTINGS_REFUSED: (

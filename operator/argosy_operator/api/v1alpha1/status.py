@@ -199,6 +199,25 @@ class RolloutStatus(ApiModel):
     """Those whose place it takes; more than one after several edits."""
 
 
+class RefusedStatus(ApiModel):
+    """A revision of the spec that is not run. Another one of the history runs in its place until
+    the spec asks for another revision, or `kubectl argosy rollout promote` takes this away."""
+
+    revision: Short = ""
+    """The revision that the spec asks for, and that is not run."""
+    reason: Short = ""
+    """Why, as one word that scripts can match: docs/how-to/rollouts.md has them."""
+    message: Sentence = ""
+    """Why, for people."""
+    since: Timestamp = ""
+    """When it was refused."""
+    runs: Short = ""
+    """The revision of the history that runs in its place."""
+    inputs: Short | None = None
+    """Digest of what the spec asks its pods to be, by which operators of other versions know it.
+    The operator adds it."""
+
+
 class ImagesStatus(ApiModel):
     """Images, by container."""
 
@@ -252,13 +271,15 @@ class ServingDeploymentStatus(ApiModel):
     mode: Short | None = None
     """The mode of the spec that this status is about."""
     revision: Short | None = None
-    """The revision that the spec asks for: RolledOut is True when no pods of another are left."""
+    """The revision that runs or comes: the one that the spec asks for, unless that is refused."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=24)] = ()
     """The conditions of the fleet. Ready is the one to wait for."""
     roles: RolesStatus = RolesStatus()
     """The roles' pods."""
     rollout: RolloutStatus | None = None
     """The rollout that goes on; absent when pods of one revision are left."""
+    refused: RefusedStatus | None = None
+    """The revision of the spec, if it is not run. Absent if it is."""
     images: ImagesStatus | None = None
     """The images that the fleet's pods have, or roll out."""
     newer_images: ImagesStatus | None = None

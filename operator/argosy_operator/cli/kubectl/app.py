@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Literal, get_args, get_origin
 
 import typer
 
+from argosy_operator.cli.kubectl import rollout
 from argosy_operator.cli.kubectl.command import CommandError, Exit
 from argosy_operator.cli.kubectl.drain import drain
 from argosy_operator.cli.kubectl.explain import explain
@@ -43,10 +44,15 @@ class Verb:
     """Name of its argument: "name" of a fleet, "pod", or "files"."""
     optional: bool = False
     """Whether the argument may be left out."""
+    verbs: Mapping[str, "Verb"] = field(default_factory=dict)
+    """Of a group, such as rollout: the verbs below it."""
 
 
 def grammar(command: Any) -> Verb:
     """A command of typer as completion sees it."""
+    if below := getattr(command, "commands", None):
+        verbs = {name: grammar(one) for name, one in below.items()}
+        return Verb(command.help or "", (), "", verbs=verbs)
     flags, argument, optional = list[Flag](), "", False
     for one in command.params:
         if one.param_type_name == "argument":
@@ -68,6 +74,8 @@ def completed(verbs: Mapping[str, Verb], words: list[str], named: Named) -> str:
     verb = verbs.get(before[0])
     if verb is None:
         return NO_FILES
+    if verb.verbs:
+        return completed(verb.verbs, words[1:], named)
     flags = {name: flag for flag in verb.flags for name in flag.names}
     asked = flags.get(before[-1])
     if asked is not None and asked.takes is not None:
@@ -134,6 +142,8 @@ def application(about: str, verbs: Iterable[Callable[..., object]]) -> typer.Typ
 
 VERBS = (status, explain, drain, render, lint, import_)
 app = application("See and steer fleets that Argosy serves.", VERBS)
+STEER = "Watch a rollout, hold it, or go back to an earlier revision."
+app.add_typer(application(STEER, rollout.VERBS), name="rollout")
 
 
 def main(argv: list[str]) -> int:

@@ -49,11 +49,16 @@ class Exit(IntEnum):
         return status
 
     OK = 0, "done"
-    FAILED = 1, "what was asked for does not exist or cannot be done, or `lint` found an error"
+    FAILED = (
+        1,
+        "what was asked for does not exist or cannot be done, `lint` found an error, or a rollout "
+        "failed or went back",
+    )
     USAGE = 2, "the command line is wrong"
     UNREACHABLE = 3, "no API server answers, or the kubeconfig leads to none"
     FORBIDDEN = 4, "the API server refuses the account"
     NOT_INSTALLED = 5, "the cluster does not know ServingDeployments"
+    GOES_ON = 6, "`rollout status`: the rollout is not over, or not within `--timeout`"
     INTERRUPTED = 130, "interrupted from the keyboard"
 
 

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
-from kubernetes.aio.client import ApiClient, CoreV1Api, V1DeleteOptions, V1Preconditions
+from kubernetes.aio.client import (
+    ApiClient,
+    CoreV1Api,
+    CustomObjectsApi,
+    V1DeleteOptions,
+    V1Preconditions,
+)
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 
@@ -21,6 +27,7 @@ from argosy_operator.adapters.access import Access, AccessError
 from argosy_operator.adapters.cluster import ApiCluster, classify
 from argosy_operator.adapters.lease import Term
 from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.api.v1alpha1 import GROUP, VERSION
 from argosy_operator.cli.kubectl.command import CommandError, Exit, refused, unknown_fleet
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, is_owned
@@ -46,6 +53,8 @@ class Cluster:
     """That of -n, else of the context."""
     core: CoreV1Api
     """Pods' subresources."""
+    custom: CustomObjectsApi
+    """Writes to fleets."""
 
     async def fleets(self, *, everywhere: bool = False) -> list[Object]:
         """The fleets of the namespace, or of all, by namespace and name."""
@@ -106,6 +115,30 @@ class Cluster:
         except ApiException as error:
             raise classify(error, f"patch pods {meta['name']}") from error
 
+    async def patch_fleet(self, fleet: Object, body: Object, *, status: bool = False) -> None:
+        """Merge `body` into this very fleet, or into its status, if nothing was written to it since
+        it was read. Raises ClusterError."""
+        meta = fleet["metadata"]
+        version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+        patch = self.custom.patch_namespaced_custom_object
+        if status:
+            patch = self.custom.patch_namespaced_custom_object_status
+        call = patch(
+            GROUP,
+            VERSION,
+            meta["namespace"],
+            "servingdeployments",
+            meta["name"],
+            {"metadata": version, **body},
+            field_manager=WRITER,
+            _content_type="application/merge-patch+json",
+        )
+        try:
+            await call
+        except ApiException as error:
+            part = "servingdeployments/status" if status else "servingdeployments"
+            raise classify(error, f"patch {part} {meta['name']}") from error
+
     async def delete(self, pod: Object) -> None:
         """Delete this very pod. Raises ClusterError."""
         meta = pod["metadata"]
@@ -131,7 +164,7 @@ async def connected(access: Access, namespace: str | None) -> AsyncIterator[Clus
     # The term never begins, so the gate of this ApiCluster refuses every write.
     closed = ApiCluster(access, Term(), lambda _verb, _kind: None)
     async with closed as objects, ApiClient(await access.configuration()) as api:
-        yield Cluster(objects, where, CoreV1Api(api))
+        yield Cluster(objects, where, CoreV1Api(api), CustomObjectsApi(api))
 
 
 def ask(

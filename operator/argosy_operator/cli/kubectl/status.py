@@ -169,7 +169,8 @@ def fleet_text(fleet: Object, now: float) -> str:
     """One fleet: its line, its roles, what clients get, what is not fine, its address."""
     status = fleet.get("status") or {}
     lines = [fleets_table([fleet], now), "", _roles(status.get("roles") or {})]
-    lines += _rollout(status.get("rollout") or {})
+    lines += _refused(status.get("refused") or {})
+    lines += rollout_lines(status.get("rollout") or {})
     lines += _goodput(fleet)
     lines += _newer(fleet)
     wrong = [c for c in status.get("conditions") or () if not fine(c)]
@@ -191,7 +192,15 @@ def _roles(roles: Object) -> str:
     return table(head, rows) if rows else "No pods are reported yet."
 
 
-def _rollout(rollout: Object) -> list[str]:
+def _refused(mark: Object) -> list[str]:
+    """Which revision runs in place of the spec's."""
+    if not mark:
+        return []
+    said = f"Revision {mark.get('revision', '')} is refused: {mark.get('message', '')}"
+    return ["", f"{said}. {mark.get('runs', '')} runs in its place"]
+
+
+def rollout_lines(rollout: Object) -> list[str]:
     """The revisions of a rollout, and what it waits for."""
     if not rollout:
         return []

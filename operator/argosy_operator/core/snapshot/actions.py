@@ -116,6 +116,18 @@ class FlipRole:
 
 
 @dataclass(frozen=True, slots=True)
+class Refuse:
+    """Write the fleet's status.refused, or remove it."""
+
+    name: str
+    uid: str
+    resource_version: str
+    """Only if the fleet still has this version: a person may write a mark at this moment."""
+    mark: Object | None
+    """None: remove it."""
+
+
+@dataclass(frozen=True, slots=True)
 class HastenDrain:
     """Order the engine to take no more work for a while. The pod's annotation is what counts; the
     order only speeds the drain up, and is repeated before it expires."""
@@ -145,6 +157,7 @@ Action = (
     | AnnotatePod
     | AnnotateRole
     | FlipRole
+    | Refuse
     | HastenDrain
     | TakeWorkAgain
 )
@@ -176,6 +189,8 @@ def target(action: Action) -> str:
             return f"Pod/{action.name}"
         case AnnotateRole():
             return f"ServingRole/{action.name}"
+        case Refuse():
+            return f"ServingDeployment/{action.name}"
         case HastenDrain() | TakeWorkAgain():
             return f"Pod/{action.pod}"
 
@@ -231,6 +246,7 @@ class EventReason(StrEnum):
     OUT_OF_BOUNDS = "OutOfBounds"  # a ServingRole asks for more or fewer than the spec allows
     LEARNT_UNREADABLE = "LearntUnreadable"  # what was kept over a restart cannot be used
     ROLLED_OUT = "RolledOut"  # the last pod of an old revision is gone
+    REFUSAL_DROPPED = "RefusalDropped"  # status.refused has no effect, and was removed
 
 
 @dataclass(frozen=True, slots=True)

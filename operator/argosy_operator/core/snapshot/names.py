@@ -113,6 +113,11 @@ def peers(fleet: str) -> str:
     return f"{fleet}-peers"
 
 
+def past(fleet: str, revision: str) -> str:
+    """The ControllerRevision of a revision of the fleet's history."""
+    return f"{fleet}-{revision}"
+
+
 def learnt(fleet: str) -> str:
     """The ConfigMap with what the scaling law has learnt."""
     return f"{fleet}-learnt"

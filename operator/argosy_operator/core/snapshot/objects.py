@@ -48,7 +48,9 @@ def is_owned(obj: Object, uid: str) -> bool:
 
 
 def status_patch(kind: str, meta: Object, status: Object) -> Object:
-    """What a server-side apply of `/status` sends for the object with this metadata."""
+    """What a server-side apply of `/status` sends for the object with this metadata. A fleet's mark
+    `refused` is not among it: persons write it too, and an apply would own it."""
+    status = {key: value for key, value in status.items() if key != "refused"}
     return {
         "apiVersion": API_VERSION,
         "kind": kind,

@@ -29,6 +29,7 @@ from argosy_operator.api.v1alpha1.roles import GpuType, Role
 from argosy_operator.core.budgets import Cap
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind
+from argosy_operator.core.snapshot.history import Past, Refusal
 from argosy_operator.core.snapshot.objects import ChildKey, Object, digest, is_owned
 from argosy_operator.core.snapshot.pods import FetchProgress, GatewayLoad, Handovers, Load, Pod
 from argosy_operator.core.snapshot.template import asked_of
@@ -164,8 +165,9 @@ class Snapshot:
     """One fleet at one moment, frozen."""
 
     fleet: ServingDeployment
+    """As it runs: with the pods of another revision than the spec's where that is refused."""
     revision: str
-    """The revision that the spec asks for; Deployments of others are retired."""
+    """The revision that runs or comes; Deployments of others are retired."""
     wanted: tuple[Object, ...]
     """Rendered children whose content does not depend on replicas."""
     engines: Mapping[RoleName, Object]
@@ -211,8 +213,19 @@ class Snapshot:
     """What those that answer say, by name."""
     learnt: Object | None = None
     """The rendered ConfigMap for what the scaling law has learnt, without data."""
+    past: Object | None = None
+    """The rendered ControllerRevision of the revision, without a number."""
+    history: tuple[Past, ...] = ()
+    """Revisions whose rollout was completed, the newest first."""
+    refusal: Refusal | None = None
+    """What comes of the mark in status; None without one."""
     memory: LoopMemory = field(default_factory=LoopMemory)
     """What the last round left."""
+
+    @property
+    def asked(self) -> str:
+        """The revision that the spec asks for."""
+        return self.revision if self.refusal is None else self.refusal.asked
 
     def is_ours(self, child: Object) -> bool:
         """Whether this fleet owns the child, and not an earlier fleet of the same name."""

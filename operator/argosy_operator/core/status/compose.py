@@ -53,6 +53,7 @@ def status_of(
     )
     roles = roles_status(snapshot, draft)
     slo = slo_column(snapshot, findings.goodput, not_judged(findings.decision))
+    refused = None if fleet.status.refused is None else dump(fleet.status.refused)
     # Clients that follow status.url would reach a Service of another owner.
     reachable = Fact.SERVICE_NAME_TAKEN not in facts
     return ServingDeploymentStatus.model_validate(
@@ -64,6 +65,7 @@ def status_of(
             "conditions": conditions,
             "roles": roles,
             "rollout": rollout_status(snapshot, draft),
+            "refused": refused,
             "images": dict(snapshot.images) or None,
             "newerImages": dict(snapshot.newer_images) or None,
             "model": _model(snapshot, draft),

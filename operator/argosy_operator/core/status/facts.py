@@ -79,6 +79,7 @@ class Fact(StrEnum):
     BELOW_MINIMUM = "fewer engine or gateway pods serve than the least that the spec asks for"
     ROLLING_OUT = "pods of an older revision or mode still exist"
     ROLLOUT_PAUSED = "spec.rollout.paused is true, and pods of an older revision still exist"
+    REFUSED = "status.refused names the spec's revision, and another one runs in its place"
     SURGE_TOO_SMALL = "no pod of the new revision fits beside the last old ones"
     FRONT_ROLLING = "gateway pods are not as the spec asks, or older ones still exist"
     ROLLED_OUT_BEFORE = "RolledOut was True of this metadata.generation before"
@@ -300,6 +301,7 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.BELOW_MINIMUM: any(findings.below.values()),
         Fact.ROLLING_OUT: draft.rolling,
         Fact.ROLLOUT_PAUSED: draft.split is not None and snapshot.fleet.spec.rollout.paused,
+        Fact.REFUSED: snapshot.refusal is not None and snapshot.refusal.runs is not None,
         Fact.SURGE_TOO_SMALL: draft.split is not None
         and draft.split.state == RolloutState.SURGE_TOO_SMALL,
         Fact.FRONT_ROLLING: _front_rolling(snapshot),

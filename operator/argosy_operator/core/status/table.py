@@ -21,6 +21,7 @@ from argosy_operator.api.conditions import (
     with_runbook,
 )
 from argosy_operator.core.snapshot import names
+from argosy_operator.core.snapshot.history import Refusal
 from argosy_operator.core.snapshot.objects import rfc3339
 from argosy_operator.core.snapshot.pods import FetchProgress
 from argosy_operator.core.status.facts import METRICS_PROBLEMS, Fact, Facts, Findings, Overdue
@@ -66,6 +67,15 @@ BLOCKING: tuple[Reason, ...] = (
 _NO_HELP = "so more replicas do not help. Raise the target, or use faster GPUs"
 _MOOT = (Fact.ROLLED_OUT_BEFORE, Fact.ROLLING_OUT, Fact.FRONT_ROLLING)
 """While one of these holds, refused settings do not make the fleet Stalled."""
+
+_ON_THE_WAY = (
+    Fact.PAUSED,
+    Fact.WRITE_FAILS,
+    Fact.MODEL_MISSING,
+    Fact.ROLLING_OUT,
+    Fact.FRONT_ROLLING,
+)
+"""While one of these holds, a fleet that rolls back is not Stalled: it has not arrived."""
 
 _APART = (
     "prefill and decode pods are of different revisions, and only pods of one work together: "
@@ -162,6 +172,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.ROLLOUT_PAUSED, when=(Fact.ROLLOUT_PAUSED,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
+        ConditionRow("False", Reason.ROLLED_BACK, when=(Fact.REFUSED,)),
         ConditionRow("True", Reason.ROLLED_OUT, when=(Fact.ROLLED_OUT_BEFORE,)),
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.SETTINGS_PENDING)),
         ConditionRow("False", Reason.STARTING, when=(Fact.BELOW_MINIMUM,)),
@@ -200,6 +211,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
+        ConditionRow("False", Reason.ROLLED_BACK, when=(Fact.REFUSED,)),
         ConditionRow(
             "True",
             Reason.STARTING,
@@ -231,6 +243,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("True", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,), unless=_MOOT),
         ConditionRow("True", Reason.SURGE_TOO_SMALL, when=(Fact.SURGE_TOO_SMALL,)),
+        ConditionRow("True", Reason.ROLLED_BACK, when=(Fact.REFUSED,), unless=_ON_THE_WAY),
         ConditionRow("False", Reason.AS_SPECIFIED, meaning="no person needs to act"),
     ),
     # Are pods being added, replaced or removed?
@@ -563,6 +576,8 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
     if findings.autoscaler:
         messages[Reason.AUTOSCALER_BLIND] = _blind(findings)
     messages |= _of_model(findings)
+    if snapshot.refusal is not None and snapshot.refusal.runs is not None:
+        messages[Reason.ROLLED_BACK] = _rolled_back(snapshot.refusal, snapshot.fleet.name)
     if draft.split is not None and draft.split.state == RolloutState.SURGE_TOO_SMALL:
         messages[Reason.SURGE_TOO_SMALL] = draft.split.message
     if left := _types_left(findings):
@@ -581,6 +596,15 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         )
         messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
     return messages
+
+
+def _rolled_back(refusal: Refusal, fleet: str) -> str:
+    runs = "" if refusal.runs is None else refusal.runs.revision
+    why = refusal.mark.message.strip().rstrip(".") or "status.refused names it"
+    return (
+        f"revision {refusal.asked} of the spec is not run: {why}. Revision {runs} runs in its "
+        f"place. Change the spec, or try it again with kubectl argosy rollout promote {fleet}"
+    )
 
 
 def _of_settings(findings: Findings) -> dict[Reason, str]:
@@ -669,12 +693,15 @@ def _in_steps(progress: FetchProgress) -> str:
 
 
 def _rolling_out(findings: Findings) -> str:
-    split = findings.draft.split
+    split, refusal = findings.draft.split, findings.snapshot.refusal
     if split is None:
         return "gateway pods are replaced; the older ones end once the new ones serve"
+    back = ""
+    if refusal is not None and refusal.runs is not None:
+        back = f". Revision {refusal.asked} is refused: {refusal.mark.message}"
     return (
         f"pods of revision {findings.snapshot.revision} take the place of older ones "
-        f"({findings.snapshot.fleet.spec.rollout.strategy}); waits for {split.message}"
+        f"({findings.snapshot.fleet.spec.rollout.strategy}); waits for {split.message}{back}"
     )
 
 

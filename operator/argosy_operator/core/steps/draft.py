@@ -78,6 +78,12 @@ class StepReason(StrEnum):
     NO_FIELD_CONFLICT = "NoFieldConflict"
     PAUSED = "Paused"
     NOT_PAUSED = "NotPaused"
+    NOTHING_REFUSED = "NothingRefused"
+    REVISION_REFUSED = "RevisionRefused"
+    REFUSAL_DROPPED = "RefusalDropped"
+    HISTORY_WAITS = "HistoryWaits"
+    RECORDING_HISTORY = "RecordingHistory"
+    HISTORY_KEPT = "HistoryKept"
 
 
 REASONS: dict[str, dict[StepReason, str]] = {
@@ -85,6 +91,13 @@ REASONS: dict[str, dict[StepReason, str]] = {
         StepReason.BEING_DELETED: "Kubernetes deletes the children with the fleet, and the plan "
         "ends here",
         StepReason.NOT_BEING_DELETED: "the plan goes on",
+    },
+    "heed_refusal": {
+        StepReason.NOTHING_REFUSED: "the spec's revision runs, or is rolled out",
+        StepReason.REVISION_REFUSED: "the spec's revision is refused, and another one of the "
+        "history runs, or is rolled out, in its place",
+        StepReason.REFUSAL_DROPPED: "the mark in status has no effect and is removed: the spec "
+        "asks for another revision now, or the history has nothing to run in its place",
     },
     "apply_children": {
         StepReason.APPLYING_CHILDREN: "children are missing, differ from what is rendered, or are "
@@ -181,6 +194,13 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "ready",
         StepReason.RETIRING_OLD_REVISION: "the new revision serves; old pods drain and go",
         StepReason.NO_OLD_REVISION: "only the current revision has Deployments",
+    },
+    "record_history": {
+        StepReason.HISTORY_WAITS: "pods of other revisions are left, or no complete set serves: "
+        "the rollout is not complete",
+        StepReason.RECORDING_HISTORY: "the revision that runs is written as the newest of the "
+        "history, and what is more than ten revisions old goes",
+        StepReason.HISTORY_KEPT: "the revision that runs is the newest in the history",
     },
     "await_settings": {
         StepReason.SETTINGS_IN_USE: "no gateway says that it uses other settings than those of the "

@@ -49,14 +49,16 @@ def fleet_of(snapshot: Snapshot, targets: Mapping[RoleName, int]) -> Fleet:
 
 def _group(snapshot: Snapshot, of: Object, live: Object | None, sized: Object) -> Group:
     pods = [pod for pod in snapshot.pods_of(of) if pod.running]
+    revision = str((of["metadata"].get("labels") or {}).get(names.REVISION, ""))
     return Group(
         role=role_of(of),
-        revision=str((of["metadata"].get("labels") or {}).get(names.REVISION, "")),
+        revision=revision,
         gpus=max(1, gpus_of_template(sized["spec"].get("template") or {})),
         written=0 if live is None else replicas_of(live),
         running=len(pods),
         serving=sum(pod.serving for pod in pods),
         failing=sum(map(_fails, pods)),
+        refused=revision == snapshot.asked != snapshot.revision,
     )
 
 
