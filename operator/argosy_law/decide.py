@@ -103,7 +103,23 @@ def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState,
 def _sizes_for_load(
     state: ScalingState, demand: Demand, inputs: Inputs
 ) -> dict[RoleName, sizing.Size]:
-    """What load alone asks for, per role; empty after an idle window without requests."""
+    """What load alone asks for, per role; empty after an idle window without requests.
+
+    While pods of two revisions serve, each role has the size that the slower one needs: which of
+    them serves how much changes with every step of the rollout.
+    """
+    sizes = _sizes_of_revision(state, demand, inputs)
+    if all(role.former is None for role in state.roles):
+        return sizes
+    roles = tuple(replace(role, estimate=role.former or role.estimate) for role in state.roles)
+    former = _sizes_of_revision(replace(state, roles=roles), demand, inputs)
+    return {role: max(size, former[role], key=lambda one: one.up) for role, size in sizes.items()}
+
+
+def _sizes_of_revision(
+    state: ScalingState, demand: Demand, inputs: Inputs
+) -> dict[RoleName, sizing.Size]:
+    """What load alone asks for, of replicas as the estimates have them."""
     windows, work = inputs.windows, lengths.work(state.lengths, inputs.metrics)
     if idle(state, windows, inputs.now):
         return {}

@@ -89,6 +89,7 @@ class StepDelta:
     """Sequences, summed over the steps."""
     context_tokens: float = 0.0
     """Tokens of context of those sequences, summed over the steps."""
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +185,10 @@ class RoleSupply:
     gpus_per_replica: int = 1
     rolling: bool = False
     """Whether a rollout of this role is in progress."""
+    revision: str = ""
+    """The revision that the spec asks for."""
+    old_pods: tuple[str, ...] = ()
+    """Names of the pods of other revisions: what they measure is not this one's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,11 @@ class RoleState:
     holds: HoldState = field(default_factory=HoldState)
     gpu_type: str = ""
     """The GPU type whose replicas `estimate` is about; empty: any."""
+    revision: str = ""
+    """The revision whose pods `estimate` is about; empty: not known."""
+    former: Estimate | None = None
+    """In a rollout, what was learnt of the pods of the revision before."""
+    former_revision: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,12 @@ def restarted(state: ScalingState) -> ScalingState:
         season=replace(state.season, pending=()),
         shift=ShiftState(),
         roles=tuple(
-            replace(role, holds=HoldState(), estimate=replace(role.estimate, at=None))
+            replace(
+                role,
+                holds=HoldState(),
+                estimate=replace(role.estimate, at=None),
+                former=role.former and replace(role.former, at=None),
+            )
             for role in state.roles
         ),
     )

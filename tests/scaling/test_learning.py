@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from argosy_law.decide import decide
 from argosy_law.estimate import capacity
 from argosy_law.estimate.capacity import PRESETS
 from argosy_law.estimate.demand import DemandState, Forecast
@@ -17,6 +18,7 @@ from argosy_law.observe import (
     FleetMetrics,
     Observations,
     RoleSupply,
+    StepDelta,
 )
 from argosy_law.signals import learning
 from argosy_law.state import (
@@ -217,6 +219,89 @@ def test_during_a_rollout_what_is_known_becomes_a_guess_again() -> None:
     rolling = learning.learn(state_of(*rows), inputs(decode={"rolling": True})).roles
     assert [(role.estimate.rows, role.estimate.steps) for role in rolling] == [(0, 0.0)] * 2
     assert all(role.estimate.at == NOW for role in rolling), "rows are taken all the same"
+
+
+def decode_steps(pod: str, at: float, slowness: float, sequences: float) -> StepDelta:
+    """Steps of a pod whose steps take so many times as long as those of the preset."""
+    each_s = known.LLAMA.decode_base_s + known.LLAMA.per_sequence_s * sequences
+    return StepDelta(at, 100 * slowness * each_s, 100.0, decode_sequences=100 * sequences, pod=pod)
+
+
+def rolled(
+    state: ScalingState, at: float, rows: tuple[StepDelta, ...], revision: str, *old: str
+) -> ScalingState:
+    """The state after a round in which the decode pods report these steps."""
+    metrics = known.metrics(at, 1.0, {"prefill": 1, "decode": 1})
+    roles = tuple(
+        replace(role, steps=rows if role.role == "decode" else ()) for role in metrics.roles
+    )
+    supply = {"revision": revision, "old_pods": old, "rolling": bool(old)}
+    seen = inputs(replace(metrics, roles=roles), decode=supply, prefill={"rolling": bool(old)})
+    return learning.learn(state, replace(seen, now=at))
+
+
+def half_rolled(slowness: float = 2.0) -> ScalingState:
+    """After ten minutes with pods of two revisions: the old one has more sequences."""
+    state = rolled(state_of(), NOW, (), "1")
+    for tick in range(1, 41):
+        at = NOW + 15 * tick
+        rows = (
+            decode_steps("old", at, 1.0, 40.0 + tick % 7),
+            decode_steps("new", at, slowness, 10.0 + tick % 5),
+        )
+        state = rolled(state, at, rows, "2", "old")
+    return state
+
+
+def test_in_a_rollout_each_revision_is_learnt_from_its_own_pods() -> None:
+    decode = half_rolled().roles[1]
+    assert decode.former is not None
+    for estimate, slowness in ((decode.former, 1.0), (decode.estimate, 2.0)):
+        step = estimate.theta[0] + 10 * estimate.theta[2]
+        whole = known.LLAMA.decode_base_s + 10 * known.LLAMA.per_sequence_s
+        assert step == pytest.approx(slowness * whole, rel=0.05)
+        assert estimate.theta[2] == pytest.approx(slowness * known.LLAMA.per_sequence_s, rel=0.5)
+
+
+def test_while_two_revisions_serve_a_role_has_the_size_that_the_slower_one_needs() -> None:
+    at, state = NOW + 615, half_rolled(1.2)
+    prefill, decode = state.roles
+    swapped = replace(decode, estimate=decode.former or decode.estimate, former=decode.estimate)
+    quick = replace(decode, estimate=swapped.estimate)
+
+    def demanded(role: RoleState) -> int:
+        metrics = known.metrics(at, 40.0, {"prefill": 4, "decode": 4})
+        roles = tuple(replace(one, steps=()) for one in metrics.roles)
+        supply = {"revision": "2", "old_pods": ("old",), "rolling": True}
+        seen = inputs(replace(metrics, roles=roles), decode=supply, prefill={"rolling": True})
+        learnt = replace(state, roles=(prefill, role))
+        _, decision = decide(learnt, seen.observations, GOALS, at)
+        return next(t.demanded for t in decision.targets if t.role == "decode")
+
+    assert demanded(decode) == demanded(swapped) > demanded(quick)
+
+
+def test_after_a_rollout_the_old_revision_is_forgotten() -> None:
+    after = rolled(half_rolled(), NOW + 615, (), "2").roles[1]
+    assert (after.former, after.revision) == (None, "2")
+
+
+def test_an_edit_that_is_taken_back_finds_what_was_known() -> None:
+    state = half_rolled()
+    back = rolled(state, NOW + 615, (), "1", "new").roles[1]
+    before = state.roles[1]
+    assert before.former is not None
+    assert back.estimate.theta == before.former.theta
+    assert back.former is not None
+    assert back.former.theta == before.estimate.theta
+
+
+def test_a_state_with_a_broken_former_estimate_is_not_sound() -> None:
+    state = half_rolled()
+    decode = state.roles[1]
+    assert learning.sound(state)
+    broken = replace(decode, former=replace(decode.estimate, theta=(nan, 0.0, 0.0, 0.0)))
+    assert not learning.sound(replace(state, roles=(state.roles[0], broken)))
 
 
 def verdicts(

@@ -88,6 +88,13 @@ def begin(role: RoleName, prior: Profile | None, slo: SLO) -> Estimate:
     return Estimate(theta, _diagonal(theta, SPREAD_PROFILE), theta)
 
 
+def guess(estimate: Estimate) -> Estimate:
+    """What is known of one revision, as a guess about another: it may be any other engine."""
+    likely = [max(pair) for pair in zip(estimate.theta, estimate.prior, strict=True)]
+    spread = _diagonal((likely[0], likely[1], likely[2], likely[3]), SPREAD_GUESS)
+    return Estimate(estimate.theta, spread, estimate.prior, at=estimate.at)
+
+
 def _diagonal(theta: Vector, spread: float) -> Matrix:
     squares = [(spread * max(t, 1e-12)) ** 2 for t in theta]
     rows = [tuple(squares[i] if i == j else 0.0 for j in range(4)) for i in range(4)]

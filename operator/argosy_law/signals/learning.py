@@ -120,6 +120,7 @@ def sound(state: ScalingState) -> bool:
         and all(map(isfinite, moments))
         and all(HEADROOM[0] <= role.headroom <= HEADROOM[1] for role in state.roles)
         and all(capacity.sound(role.estimate) for role in state.roles)
+        and all(role.former is None or capacity.sound(role.former) for role in state.roles)
     )
 
 
@@ -131,8 +132,9 @@ def _means(lengths_: Lengths) -> tuple[float | None, ...]:
 def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
     """Capacity from the step counters, headroom from measured attainment, and the gauges.
 
-    During a rollout what is known becomes a guess: the new revision may be another model. Where it
-    may be another GPU type, nothing is learnt of the two together.
+    What is known of a revision is a guess about the next one, which may be another model. In a
+    rollout pods of both report, and each revision is learnt from its own: of the two together a
+    slow one with few sequences and a quick one with many would say that sequences cost nothing.
     """
     rolling, up = (
         any(supply.rolling for supply in inputs.observations.supply),
@@ -146,16 +148,36 @@ def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
 
 def _learn_role(role: RoleState, inputs: Inputs, *, rolling: bool, up: bool) -> RoleState:
     of_role, supply = inputs.metrics.role(role.role), inputs.observations.of(role.role)
-    estimate = role.estimate
+    role = _of_revision(role, supply.revision)
+    new = tuple(row for row in of_role.steps if row.pod not in supply.old_pods)
+    old = tuple(row for row in of_role.steps if row.pod in supply.old_pods)
+    estimate, former = role.estimate, role.former if rolling else None
     if not (rolling and role.gpu_type):
-        estimate = capacity.learn(estimate, of_role.steps, inputs.windows)
+        estimate = capacity.learn(estimate, new, inputs.windows)
     if rolling:
         estimate = replace(estimate, rows=0, steps=0.0)
     return replace(
         role,
         estimate=estimate,
+        former=former and capacity.learn(former, old, inputs.windows),
         headroom=corrected_headroom(role, inputs.metrics, inputs.slo.attainment, rising=up),
         gauges=_gauges(role.gauges, of_role, supply),
+    )
+
+
+def _of_revision(role: RoleState, revision: str) -> RoleState:
+    """The state for a revision: another one begins with a guess, unless it is the one before."""
+    if revision == role.revision:
+        return role
+    if not role.revision:
+        return replace(role, revision=revision)
+    back = role.former if role.former_revision == revision else None
+    return replace(
+        role,
+        revision=revision,
+        estimate=capacity.guess(role.estimate) if back is None else back,
+        former=role.estimate,
+        former_revision=role.revision,
     )
 
 

@@ -514,7 +514,7 @@ def _step_deltas(
         for one in by_pod[pod]:
             sums[STEP_COUNTERS[one.name]] += increase(one, start)
         if sums["steps"] > 0:
-            rows.append(StepDelta(at=newest, **sums))
+            rows.append(StepDelta(at=newest, **sums, pod=pod))
     return tuple(rows[:MOST_STEP_ROWS])
 
 

@@ -163,4 +163,6 @@ def _supply(world: World, role: PoolName, asked: Replicas | None) -> RoleSupply:
         cold_starts_s=tuple(starts[-NEWEST:]),
         gpus_per_replica=world.setup.replica.machine.gpus,
         rolling=asked is not None,
+        revision=str(world.newest),
+        old_pods=tuple(p.name for p in world.living(role) if p.revision != world.newest),
     )

@@ -158,7 +158,7 @@ def test_under_the_law_pods_are_removed_only_after_the_number_was_written_down()
     assert second.after == "Scale ServingRole/chat-colocated"
 
 
-SUPPLIES: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
+SUPPLIES: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
     "no pod yet": ([], {"pending": 3}),
     "all serve": ([{}, {}, {}], {"ready": 3}),
     "more serve than are wanted": ([{}, {}, {}, {}], {"ready": 4}),
@@ -174,14 +174,16 @@ SUPPLIES: dict[str, tuple[list[dict[str, Any]], dict[str, int]]] = {
         [{}, {}, {"terminating": True, "draining": True}], {"ready": 2, "pending": 1},
     ),
     "one has ended": ([{}, {}, {"phase": "Failed"}], {"ready": 2, "pending": 1}),
-    "one is of another revision, and serves": ([{}, {}, {"revision": "old"}], {"ready": 3}),
+    "one is of another revision, and serves": (
+        [{}, {}, {"revision": "old"}], {"ready": 3, "old_pods": ("2",)},
+    ),
     "one is of another role": ([{}, {}, {"role": "gateway"}], {"ready": 2, "pending": 1}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("pods", "counts"), SUPPLIES.values(), ids=SUPPLIES)
 def test_what_the_law_is_told_of_a_roles_pods(
-    pods: list[dict[str, Any]], counts: dict[str, int]
+    pods: list[dict[str, Any]], counts: dict[str, Any]
 ) -> None:
     """Of three wanted ones. Its pods have two GPUs each."""
     resources = {"gpu": 2}
@@ -202,6 +204,7 @@ def test_what_the_law_is_told_of_a_roles_pods(
         cold_starts_s=tuple(float(n) for n in range(5, 25)),  # the newest twenty
         gpus_per_replica=2,
         rolling=True,
+        revision=snapshot.revision,
     )
 
 

@@ -70,6 +70,12 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
         cold_starts_s=tuple(starts[-MEASURED_STARTS:]),
         gpus_per_replica=snapshot.fleet.spec.role(role).resources.gpu,
         rolling=draft.rolling,
+        revision=snapshot.revision,
+        old_pods=tuple(
+            pod.name
+            for pod in snapshot.pods
+            if pod.role == role and pod.revision != snapshot.revision
+        ),
     )
 
 
