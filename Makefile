@@ -129,8 +129,8 @@ test-all: test $(VENV)/.release $(if $(PEER),$(PEER)/.ready) ## what CI runs and
 # --- the one-machine Kubernetes ---------------------------------------------------------------
 
 .PHONY: cluster-up
-cluster-up: $(VENV)/.dev ## start the one-machine Kubernetes; prints the KUBECONFIG for your kubectl
-	@$(PY) -m local.cluster up --name $(NAME)
+cluster-up: $(VENV)/.dev ## start the one-machine Kubernetes; prints the KUBECONFIG for your kubectl (IMAGES=built: with the release's images)
+	@$(PY) -m local.cluster up --name $(NAME) $(if $(IMAGES),--images $(IMAGES))
 
 .PHONY: cluster-down
 cluster-down: $(VENV)/.dev ## stop it (NAME=demo: the demo's); nothing is left behind

@@ -37,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--images",
         type=Path,
-        help="JSON of further images; local/cluster/config/images.json is the model",
+        help="JSON of further images; local/cluster/config/images.json is the model. Or a folder "
+        "of build/release, whose images run in place of the checkout's programs; built: the newest",
     )
     up.add_argument("--api-port", type=int, default=0, help="on 127.0.0.1; default: a free one")
     up.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -68,6 +69,11 @@ def up(asked: argparse.Namespace) -> int:
     """Fetch and build what is missing, then start a cluster."""
     from local.cluster.cluster import Cluster
 
+    images = asked.images
+    if images == Path("built"):
+        from local.cluster.config.released import find_release
+
+        images = find_release()
     if preflight.main(quiet=True):
         return 1
     build.build("kube")
@@ -76,7 +82,7 @@ def up(asked: argparse.Namespace) -> int:
         nodes=asked.nodes,
         gpus_per_node=asked.gpus_per_node,
         state_dir=asked.state_dir,
-        images_file=asked.images,
+        images_file=images,
         api_port=asked.api_port,
     )
     started = cluster.start(on_stage=lambda stage, at_s: _say(f"{at_s:6.2f} s  {stage}"))

@@ -97,7 +97,7 @@ DOWNLOAD_MB = 150
 
 def is_ours(name: str) -> bool:
     """Whether an entry of the cache's folder was made by Argosy (also by local/weights)."""
-    ours = ("cluster", "downloads", "go-toolchain", "models", "tools")
+    ours = ("cluster", "downloads", "go-toolchain", "images", "models", "tools")
     return name in ours or name.startswith("lock.")
 
 

@@ -157,13 +157,14 @@ def test_bytes_that_are_not_those_of_the_digest_are_refused(
     assert list((tmp_path / "node/artifacts").iterdir()) == []
 
 
-def added(folder: Path, content: bytes, **fields: object) -> None:
+def added(folder: Path, content: bytes, *, as_root: bool = False, **fields: object) -> None:
     """Add one layer to a folder."""
     folder.mkdir(exist_ok=True)
     blob = folder.with_name("blob")
     blob.write_bytes(content)
     kind, annotations = fields.get("media_type", TAR), fields.get("annotations", {})
-    add_layer(Layer(str(kind), "", len(content), annotations), blob, folder)  # type: ignore[arg-type]
+    found = Layer(str(kind), "", len(content), annotations)  # type: ignore[arg-type]
+    add_layer(found, blob, folder, as_root=as_root)
 
 
 def test_whiteouts_remove_what_earlier_layers_brought(tmp_path: Path) -> None:
@@ -219,3 +220,20 @@ def test_no_layer_touches_what_is_outside(
     root = os.path.realpath(place / "files")
     for path in (place / "files").rglob("*"):
         assert os.path.realpath(path).startswith(root)
+
+
+def test_the_root_of_containers_keeps_its_links_and_gets_no_devices(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    members = [
+        ("etc", None),
+        special("etc/mtab", tarfile.SYMTYPE, "/proc/mounts"),
+        special("dev/null", tarfile.CHRTYPE),
+        special("away", tarfile.SYMTYPE, str(outside)),
+    ]
+    added(root, layer(*members), as_root=True)
+    assert os.readlink(root / "etc" / "mtab") == "/proc/mounts"
+    assert not (root / "dev").exists()
+    # A link is kept, and never followed while layers are added.
+    with pytest.raises(PullError, match="is no folder"):
+        added(root, layer(("away/file", b"x")), as_root=True)
+    assert not outside.exists()

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -38,10 +39,26 @@ def node(directory):
     images = directory / "images.json"
     tools = {"user": _USER, "env": {"GREETING": "ahoy"}, "entrypoint": ["echo", "entry"]}
     python = {"paths": [sys.prefix, str(Path(_PYTHON).parents[1])], "user": _USER}
-    images.write_text(json.dumps({"tools": tools, "root": {}, "python": python}))
+    unpacked = {"root": str(_root_with_a_shell(directory / "unpacked")), "user": _USER}
+    entries = {"tools": tools, "root": {}, "python": python, "unpacked": unpacked}
+    images.write_text(json.dumps(entries))
     running = Node(directory, images)
     yield running
     running.close()
+
+
+def _root_with_a_shell(root: Path) -> Path:
+    """A root filesystem with a shell, what it loads and a list of users; no other program."""
+    for folder in ("usr/bin", "etc", "tmp"):
+        (root / folder).mkdir(parents=True)
+    (root / "bin").symlink_to("usr/bin")
+    (root / "etc" / "passwd").write_text(f"image:x:{_USER}:{_USER}::/:/bin/sh\n")
+    (root / "tmp" / "of-the-image").touch()
+    loaded = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout
+    for file in ("/usr/bin/sh", *re.findall(r"(/\S+) \(0x", loaded)):
+        (root / file[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, root / file[1:])
+    return root
 
 
 @pytest.fixture
@@ -90,6 +107,21 @@ def test_the_host_s_homes_and_state_are_not_visible_and_image_paths_are_read_onl
     assert any("No such file or directory" in line for line in lines)
     assert "755" in lines
     assert "images.json" not in lines
+
+
+def test_a_container_of_an_unpacked_image_sees_that_image_alone(node, pod):
+    script = (
+        "echo /*; echo /usr/bin/*; echo /etc/*; read user < /etc/passwd; echo $user; : > /usr/x"
+    )
+    container = node.run(pod, "sh", "-c", script, image="unpacked")
+    top, programs, etc, user, *_ = node.output(container).splitlines()
+    assert {"/bin", "/dev", "/proc", "/usr"} <= set(top.split())
+    assert not {"/opt", "/sbin"} & set(top.split())
+    assert programs == "/usr/bin/sh"
+    made_for_the_pod = {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}
+    assert set(etc.split()) == {"/etc/passwd"} | made_for_the_pod
+    assert user.startswith(f"image:x:{_USER}:")
+    assert not (node.directory / "unpacked" / "usr" / "x").exists()
 
 
 def test_a_stop_runs_the_handler_and_returns_when_it_is_done(node, pod):

@@ -13,7 +13,10 @@ _COMMON = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/opt")
 
 
 def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Image name → entry. Entries of `extra`, the user's file, win. ValueError for bad JSON."""
+    """Image name → entry. Entries of `extra`, the user's file, win. ValueError for bad JSON.
+
+    Where `extra` is the folder of a release, its images take the place of those of the checkout.
+    """
     values = {
         "venv": sys.prefix,
         "base_python": sys.base_prefix,
@@ -21,13 +24,19 @@ def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any
         "bin": str(bin_dir),
     }
     entries: dict[str, dict[str, Any]] = {}
-    for file in (TEMPLATE, extra):
+    released = extra is not None and extra.is_dir()
+    for file in (TEMPLATE, None if released else extra):
         if file is None:
             continue
         try:
             entries |= json.loads(file.read_text())
         except ValueError as error:
             raise ValueError(f"the images file {file} is not valid JSON: {error}") from error
+    if extra is not None and released:
+        from local.cluster.config.released import read_images
+
+        entries = {name: entry for name, entry in entries.items() if "/argosy-serving/" not in name}
+        entries |= read_images(extra)
     resolved = {name: _fill(entry, values) for name, entry in entries.items()}
     for entry in resolved.values():
         paths = [str(Path(path)) for path in entry.get("paths", [])]

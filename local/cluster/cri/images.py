@@ -1,8 +1,8 @@
 """The images file maps an image name to programs of this machine.
 
-`{"name": {"paths": [...], "env": {...}, "entrypoint": [...], "cmd": [...], "user": uid,
-"working_dir": "/"}}`; every field is optional. A name without a tag matches every tag. The file is
-read again when it changes.
+`{"name": {"paths": [...], "root": "/…", "env": {...}, "entrypoint": [...], "cmd": [...],
+"user": uid, "working_dir": "/"}}`; every field is optional. A name without a tag matches every tag.
+The file is read again when it changes.
 """
 
 import hashlib
@@ -25,6 +25,9 @@ class Image:
     """Changes with the entry's content, as an image's digest does."""
     paths: tuple[str, ...] = ()
     """Absolute host paths that its containers see, read-only."""
+    root: str = ""
+    """Absolute host path of an unpacked image, which is all that its containers see. Empty: they
+    see the system's folders of this machine."""
     env: dict[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
@@ -33,7 +36,7 @@ class Image:
     working_dir: str = "/"
 
 
-_FIELDS = {"paths", "env", "entrypoint", "cmd", "user", "working_dir"}
+_FIELDS = {"paths", "root", "env", "entrypoint", "cmd", "user", "working_dir"}
 
 
 def parse(name: str, entry: dict[str, Any]) -> Image:
@@ -43,7 +46,8 @@ def parse(name: str, entry: dict[str, Any]) -> Image:
         raise ValueError(
             f"image {name!r}: unknown fields {sorted(unknown)}; the fields are {sorted(_FIELDS)}"
         )
-    relative = [path for path in entry.get("paths", ()) if not path.startswith("/")]
+    named = [*entry.get("paths", ()), entry.get("root") or "/"]
+    relative = [path for path in named if not path.startswith("/")]
     if relative:
         raise ValueError(f"image {name!r}: paths must be absolute, not {relative}")
     digest = hashlib.sha256(json.dumps([name, entry], sort_keys=True).encode()).hexdigest()

@@ -88,6 +88,7 @@ def spec_of(
     return {
         "dir": str(directory),
         "rootless": rootless,
+        "image_root": image.root,
         "paths": list(image.paths),
         "mounts": [
             {

@@ -1,9 +1,11 @@
-"""Builds a container's root: system directories of the host as overlays, everything else empty.
+"""Builds a container's root: directories of its image as overlays, or system directories of the
+host and everything else empty.
 
 It runs in the container's own mount namespace, before the program. A container sees `/usr`, `/etc`,
 `/opt` and the library directories of the host (copy-on-write), the paths that its image lists
 (read-only), and its CRI mounts. It does not see home directories, `/run`, `/var`, `/tmp` and the
-rest of the host. Each directory is an overlay of its own, with `userxattr`: that works as root and
+rest of the host. A container of an unpacked image sees that image's directories in place of the
+host's. Each directory is an overlay of its own, with `userxattr`: that works as root and
 as uid 0 of a user namespace, where an overlay of `/` itself is refused.
 """
 
@@ -18,6 +20,7 @@ _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt"
 _EMPTY = ("home", "mnt", "proc", "root", "run", "srv", "sys", "dev", "run/lock")
 _VAR = ("var/cache", "var/lib", "var/log", "var/spool")
 _COPIED_BYTES = 1 << 20
+_NOT_OF_IMAGES = ("dev", "proc", "run", "sys", "tmp")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV_LINKS = {
     "fd": "/proc/self/fd",
@@ -120,14 +123,15 @@ def _skeleton(root: str) -> None:
 
 
 def _system(spec: ContainerSpec, root: str) -> None:
-    # Before the mount: a file of the host whose owner is not mapped cannot be overwritten.
-    own = os.path.join(spec["dir"], "upper", "etc")
-    os.makedirs(own, mode=0o755, exist_ok=True)
-    for name in ("passwd", "group"):
-        with open(f"{own}/{name}", "w") as file:
-            file.write(spec[name])
-    for name in _SYSTEM:
-        source = f"/{name}"
+    if not spec["image_root"]:
+        # Before the mount: a file of the host whose owner is not mapped cannot be overwritten.
+        own = os.path.join(spec["dir"], "upper", "etc")
+        os.makedirs(own, mode=0o755, exist_ok=True)
+        for name in ("passwd", "group"):
+            with open(f"{own}/{name}", "w") as file:
+                file.write(spec[name])
+    for name in _directories(spec):
+        source = f"{spec['image_root']}/{name}"
         if os.path.islink(source):
             if not os.path.lexists(f"{root}/{name}"):
                 os.symlink(os.readlink(source), f"{root}/{name}")
@@ -135,12 +139,20 @@ def _system(spec: ContainerSpec, root: str) -> None:
             _overlay(spec, root, name)
 
 
+def _directories(spec: ContainerSpec) -> list[str]:
+    """Return the names at the root that come from the image, or from the host."""
+    if not spec["image_root"]:
+        return list(_SYSTEM)
+    return sorted(set(os.listdir(spec["image_root"])) - set(_NOT_OF_IMAGES))
+
+
 def _overlay(spec: ContainerSpec, root: str, name: str) -> None:
     upper, work = (os.path.join(spec["dir"], kind, name) for kind in ("upper", "work"))
     target = f"{root}/{name}"
     for directory in (upper, work, target):
         os.makedirs(directory, mode=0o755, exist_ok=True)
-    data = f"lowerdir=/{name},upperdir={upper},workdir={work},userxattr"
+    lower = f"{spec['image_root']}/{name}"
+    data = f"lowerdir={lower},upperdir={upper},workdir={work},userxattr"
     try:
         linux.mount("overlay", target, kind="overlay", data=data)
     except OSError:
@@ -157,7 +169,7 @@ def _piecemeal(spec: ContainerSpec, root: str, name: str) -> None:
     """
     own = os.path.join(spec["dir"], "upper", name)
     shutil.copytree(own, f"{root}/{name}", dirs_exist_ok=True)
-    for entry in os.scandir(f"/{name}"):
+    for entry in os.scandir(f"{spec['image_root']}/{name}"):
         target = f"{root}/{name}/{entry.name}"
         if os.path.lexists(target):
             continue
@@ -226,7 +238,7 @@ def _cri_mounts(spec: ContainerSpec, root: str) -> None:
 def _restrict(spec: ContainerSpec, root: str) -> None:
     if spec["readonly_rootfs"]:
         linux.make_readonly(root, recursive=False)
-        for name in _SYSTEM:
+        for name in _directories(spec):
             if os.path.ismount(f"{root}/{name}"):
                 linux.make_readonly(f"{root}/{name}", recursive=False)
     for path in spec["readonly_paths"]:

@@ -22,6 +22,8 @@ class ContainerSpec(TypedDict):
     """The container's folder on the node's tmpfs; the writable layers lie below it."""
     rootless: bool
     """The node runs as uid 0 of a user namespace: no other uid exists there."""
+    image_root: str
+    """Host folder of the unpacked image; empty: the host's own system folders."""
     paths: list[str]
     """Absolute host paths that the image brings, read-only."""
     mounts: list[MountSpec]

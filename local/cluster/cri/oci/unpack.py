@@ -1,4 +1,5 @@
-"""Puts the layers of an artifact into one folder. What leads out of the folder is refused.
+"""Puts the layers of an artifact into one folder. What leads out of the folder is refused, but for
+links of a root filesystem, which are followed only by what has the folder for its root.
 
 A layer is a tar, plain or gzip, whose whiteouts remove what earlier layers brought; or, with a
 title and without a request to unpack it, one file, as `oras push` makes them.
@@ -21,14 +22,17 @@ _WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-def add_layer(layer: Layer, blob: Path, folder: Path) -> None:
-    """Add the layer that `blob` has the bytes of. PullError, and then `folder` is of no use."""
+def add_layer(layer: Layer, blob: Path, folder: Path, *, as_root: bool = False) -> None:
+    """Add the layer that `blob` has the bytes of. PullError, and then `folder` is of no use.
+
+    `as_root` makes the root filesystem of containers: links may be absolute, devices are left out.
+    """
     title = layer.annotations.get(_TITLE)
     kind = layer.media_type.rpartition("/")[2]
     if title is not None and layer.annotations.get(_UNPACK) != "true":
         _add_file(title, blob, folder)
     elif "tar" in kind.replace("+", ".").split("."):
-        _add_tar(blob, folder)
+        _add_tar(blob, folder, as_root)
     else:
         raise PullError(
             f"a layer has the media type {layer.media_type!r} and no {_TITLE}: push files as tar, "
@@ -43,7 +47,7 @@ def _add_file(title: str, blob: Path, folder: Path) -> None:
     target.chmod(0o644)
 
 
-def _add_tar(blob: Path, folder: Path) -> None:
+def _add_tar(blob: Path, folder: Path, as_root: bool) -> None:
     with blob.open("rb") as file:
         start = file.read(4)
     if start == _ZSTD:
@@ -56,8 +60,10 @@ def _add_tar(blob: Path, folder: Path) -> None:
                 _white_out(member, folder)
         with tarfile.open(blob, mode) as tar:  # type: ignore[call-overload]
             for member in tar:
+                if as_root and (member.isdev() or member.name.startswith(("dev/", "./dev/"))):
+                    continue  # a runtime makes them
                 if not _name(member).startswith(_WHITEOUT):
-                    _extract(tar, member, folder)
+                    _extract(tar, member, folder, as_root)
     except (tarfile.TarError, EOFError, zlib.error, ValueError, OSError) as error:
         raise PullError(f"a layer cannot be unpacked: {error}") from error
 
@@ -82,7 +88,7 @@ def _white_out(member: tarfile.TarInfo, folder: Path) -> None:
     _clear(beside / removed)
 
 
-def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, as_root: bool) -> None:
     if member.isdir() and not _parts(member.name):
         return  # the folder itself
     target = _place(folder, member.name)
@@ -91,7 +97,8 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> Non
             _clear(target)
             target.mkdir()
     elif member.issym():
-        _refuse_way_out(member)
+        if not as_root:
+            _refuse_way_out(member)
         _clear(target)
         target.symlink_to(member.linkname)
     elif member.islnk():
