@@ -23,6 +23,9 @@ class RolloutState(StrEnum):
     OLD_PODS_LEAVE = "OldPodsLeave"
     SURGE_TOO_SMALL = "SurgeTooSmall"
     ROLLOUT_PAUSED = "RolloutPaused"
+    CANARY_SERVES = "CanaryServes"
+    CANARY_UNDECIDED = "CanaryUndecided"
+    CANARY_LOST = "CanaryLost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Strategy:
     surge: int | None = None
     """GPUs that Paced may use beyond those of before; None: those of one set."""
     paused: bool = False
+    canary: int | None = None
+    """Percent of the pods that the new revision gets for now; None: all of them."""
 
 
 Counts = Mapping[str, int]
@@ -194,6 +199,8 @@ def choose(strategy: Strategy, fleet: Fleet) -> Split:
         return _held(strategy.surge, fleet)
     if strategy.name == "Recreate":
         return _recreate(fleet)
+    if strategy.canary is not None:
+        return _canary(strategy, strategy.canary, fleet)
     if strategy.name == "BlueGreen":
         return _blue_green(fleet)
     return _paced(strategy.surge, fleet)
@@ -213,8 +220,22 @@ def _blue_green(fleet: Fleet) -> Split:
     return _say(fleet, fleet.wanted, fleet.divide(stay, grows=not ready))
 
 
-def _paced(surge: int | None, fleet: Fleet) -> Split:
-    """Sets change places within the GPUs of before and the surge.
+def _canary(strategy: Strategy, percent: int, fleet: Fleet) -> Split:
+    """Only so many steps of the new revision come. The old ones keep the rest of the number, and
+    under BlueGreen all of it."""
+    end = _share(fleet.steps, percent, 100)
+    whole = strategy.name == "BlueGreen"
+    split = _paced(fleet.of_new(fleet.come(end)) if whole else strategy.surge, fleet, end, whole)
+    serves = all(group.serving >= split.new.get(role, 0) for role, group in fleet.new.items())
+    if split.state == RolloutState.SURGE_TOO_SMALL or fleet.served < end or not serves:
+        return split
+    message = "the verdict on the new revision"
+    return replace(split, state=RolloutState.CANARY_SERVES, message=message)
+
+
+def _paced(surge: int | None, fleet: Fleet, end: int | None = None, whole: bool = False) -> Split:
+    """Sets change places within the GPUs of before and the surge, as far as the step `end`. With
+    `whole` no old one leaves for one that comes.
 
     The old ones keep what the new do not serve yet. As many new ones start as fit beside them; if
     not even the next step does, as many old ones leave as it needs, once the step before serves.
@@ -222,10 +243,13 @@ def _paced(surge: int | None, fleet: Fleet) -> Split:
     first = fleet.come(1)
     surge = fleet.of_new(first) if surge is None else surge
     most = fleet.before + surge
+    stops, end = end is not None, fleet.steps if end is None else end
     gone = fleet.served * fleet.old_steps // fleet.steps
+    if stops:
+        gone = 0 if whole else min(gone, fleet.old_steps - 1)
     # The first pods show whether the revision starts at all. Until then the old ones grow.
     proven = fleet.served > 0
-    grows = fleet.failing or not proven
+    grows = fleet.failing or not proven or stops
     probe = _last(range(1, fleet.steps + 1), lambda step: fleet.of_new(fleet.come(step)) <= surge)
     kept = _keep(fleet)
     if fleet.failing and not proven:
@@ -235,15 +259,15 @@ def _paced(surge: int | None, fleet: Fleet) -> Split:
         old = fleet.divide(fleet.stay(step), grows=grows)
         return fleet.of_new(new) + fleet.of_old(old) <= most
 
-    top = (0 if fleet.failing else fleet.steps) if proven else probe
+    top = min(end, (0 if fleet.failing else fleet.steps) if proven else probe)
     beside = _last(range(top + 1), lambda step: fits(_most(kept, fleet.come(step)), gone))
     goal = _most(kept, fleet.come(beside))
     begun = _within(first, kept)
     all_serve = all(fleet.new[role].serving >= n for role, n in kept.items())
     if goal == kept and (all_serve or not begun) and not (begun and fleet.failing):
         at = _last(range(fleet.steps + 1), lambda step: _within(fleet.come(step), kept))
-        goal = _most(kept, fleet.come(min(at + 1, fleet.steps)))
-    last = fleet.old_steps if proven else fleet.old_steps - 1
+        goal = _most(kept, fleet.come(min(at + 1, end)))
+    last = fleet.old_steps if proven and not stops else fleet.old_steps - 1
     leave = next((step for step in range(gone, last + 1) if fits(goal, step)), None)
     if leave is None and not begun:
         least = fleet.of_old(fleet.divide(fleet.stay(last), grows=False))

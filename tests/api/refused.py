@@ -122,6 +122,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "set slo, or leave",
     ),
+    "a canary without old pods beside it": (
+        {"rollout": {"strategy": "Recreate", "canary": {}}},
+        "bad",
+        "Paced or BlueGreen",
+    ),
+    "a canary of most requests": (
+        {"rollout": {"canary": {"share": "60%"}}},
+        "bad",
+        "from 1% to 50%",
+    ),
     "a range of gateways without an end": (
         {"routing": {"autoscaling": {"min": 2}}},
         "bad",

@@ -5,18 +5,22 @@ written here by hand. What the operator then reads from Prometheus must be these
 """
 
 import asyncio
+import time
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
 from argosy_gateway.config import Slo
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.relay.metrics import Metrics
 from argosy_gateway.relay.verdicts import Ending, Outcome
 from argosy_gateway.wire.sse import Usage
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Value
-from argosy_operator.adapters.prometheus.collect import Question
+from argosy_law.signals.samples import VERDICTS
+from argosy_operator.adapters.prometheus.collect import Question, ask_verdicts
 from argosy_operator.adapters.prometheus.metrics import PrometheusMetrics
 from argosy_operator.adapters.prometheus.queries import (
     ENGINE_LONG_SERIES,
@@ -24,6 +28,7 @@ from argosy_operator.adapters.prometheus.queries import (
     GATEWAY_SERIES,
     selector,
 )
+from argosy_operator.adapters.prometheus.server import Server
 from tests.engine.processes import sim_engines
 from tests.prometheus.processes import prometheus
 from tests.prometheus.test_real_server import Exporter, config, target
@@ -56,7 +61,7 @@ def answered(metrics: Metrics, count: int, *, first_s: float, per_token_s: float
             output_tokens=11,
         )
         usage = Usage(prompt_tokens=300, completion_tokens=11)
-        metrics.count_ended(outcome, role_mode="disaggregated", usage=usage)
+        metrics.count_ended(outcome, role_mode="disaggregated", usage=usage, revision="r1")
 
 
 async def test_every_selector_finds_samples_and_ttft_and_tpot_keep_their_places(
@@ -64,6 +69,8 @@ async def test_every_selector_finds_samples_and_ttft_and_tpot_keep_their_places(
 ) -> None:
     gateway = Metrics(Slo(ttft_s=0.2, tpot_s=0.05))
     exporter = Exporter()
+    r1 = Endpoint("d", "d", "", Role.DECODE, "r1", State.SERVING)
+    gateway.count_endpoints([r1], 0.0)
     exporter.text = gateway.exposition().decode()
     with sim_engines("prefill", "decode") as (prefill, decode):
         places = {"prefill": prefill.admin, "decode": decode.admin, "gateway": exporter.port}
@@ -79,6 +86,8 @@ async def test_every_selector_finds_samples_and_ttft_and_tpot_keep_their_places(
             answered(gateway, 100, first_s=0.15, per_token_s=0.03)
             exporter.text = gateway.exposition().decode()
             seen = await percentiles(url)
+            verdicts = await of_revision(url)
+    assert verdicts == {("ok", "ok"): 100.0, ("ok", "miss"): 0, ("miss", "ok"): 0, ("miss",) * 2: 0}
     assert isinstance(seen.ttft_p90_s, Value)
     assert isinstance(seen.tpot_p90_s, Value)
     # All observations lie in one bucket. Prometheus answers a number inside of it.
@@ -96,6 +105,29 @@ async def labels_of(url: str, name: str) -> list[dict[str, str]]:
                 return [row["metric"] for row in found]
             await asyncio.sleep(0.25)
     raise AssertionError(f"no samples of {name}")
+
+
+async def of_revision(url: str) -> dict[tuple[str, str], float]:
+    """The last verdicts on revision r1 as a canary reads them, once there are some."""
+    server = Server(url, timeout_s=5.0, access=None, allowed=None)
+    try:
+        for _ in range(60):
+            now = time.time()
+            read = server.submit(
+                partial(ask_verdicts, fleet=FLEET, since=now - 20, step_s=1.0, now=now)
+            )
+            found = {
+                (one.labels["ttft"], one.labels["tpot"]): one.samples[-1][1]
+                for one in await asyncio.wrap_future(read)
+                if (one.name, one.labels.get("revision")) == (VERDICTS, "r1")
+                and one.labels["role_mode"] == "disaggregated"
+            }
+            if any(found.values()):
+                return found
+            await asyncio.sleep(0.25)
+    finally:
+        server.end()
+    raise AssertionError("no verdicts on r1")
 
 
 async def percentiles(url: str) -> FleetMetrics:

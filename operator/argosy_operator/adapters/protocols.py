@@ -16,7 +16,7 @@ from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.names import FIELD_MANAGER
 from argosy_operator.core.snapshot.objects import FleetKey, Object
 from argosy_operator.core.snapshot.pods import FetchProgress, GatewayLoad, Handovers, Load
-from argosy_operator.core.snapshot.snapshot import Issuer
+from argosy_operator.core.snapshot.snapshot import Issuer, VerdictsRead
 
 
 @dataclass(eq=False)  # not frozen: Python writes an exception's traceback as it passes
@@ -110,6 +110,9 @@ class Metrics(Protocol):
 
     async def measure(self, fleet: ServingDeployment, pods: FleetPods) -> Measurement:
         """Return the fleet's share of the newest round; starts a round if there is none in time."""
+
+    async def verdicts(self, fleet: ServingDeployment, since: float) -> VerdictsRead:
+        """Return the samples of verdicts by revision since then, seconds since the epoch."""
 
 
 class Engines(Protocol):

@@ -121,6 +121,9 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
             "1h",
             "each decision costs about ten calls to the API server",
         ),
+        DurationBounds(
+            "rollout.canary.for", "1m", "6h", "verdicts of a longer time are not compared"
+        ),
         DurationBounds("autoscaling.coldStart", "1s", "1h", "demand is forecast this far ahead"),
         DurationBounds(
             "autoscaling.gpuTypeFallback",

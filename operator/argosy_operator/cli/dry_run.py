@@ -17,7 +17,7 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Action, Scale, key_of
 from argosy_operator.core.snapshot.objects import Object, is_owned
 from argosy_operator.core.snapshot.pods import Load
-from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
+from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory, VerdictsRead
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.render.common import Images, installed_by_gateways, kept_images
 from argosy_operator.shell.gather import Sources, gather
@@ -37,6 +37,9 @@ class _Nothing:
 
     async def measure(self, *_: object, **__: object) -> Measurement:
         raise AssertionError("the scaling law is never due in a dry run")
+
+    async def verdicts(self, *_: object, **__: object) -> VerdictsRead:
+        return VerdictsRead(problem="a dry run asks for no verdicts")
 
     async def load(self, *_: object, **__: object) -> Load | None:
         return None

@@ -71,13 +71,15 @@ def objects(
     certificate: str | None = None,
     live: Object | None = None,
     callers: Callers | None = None,
+    canary: tuple[str, int] | None = None,
 ) -> list[Object]:
     """All objects of the gateway, in the order in which to apply them.
 
     `account` is the uid that the pod template names, `account_of` the observed objects.
     `shows_token`: engines may ask for one. `certificate`: the Secret to show to engines with TLS.
     `live`: the Deployment as it exists, whose pods another version of this code may have rendered.
-    `callers`: accounts of pods that run; without them those of the spec.
+    `callers`: accounts of pods that run; without them those of the spec. `canary`: a revision, and
+    the percent of the requests that it gets.
     """
     name, callers = names.gateway(fleet.name), callers or Callers.of(fleet, images)
     pod = _pod(fleet, images, account, shows_token)
@@ -98,18 +100,18 @@ def objects(
         *_access(fleet, callers.gateways),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
-        _settings(fleet),
+        _settings(fleet, canary),
         front,
         *_autoscaler(fleet),
     ]
 
 
-def _settings(fleet: ServingDeployment) -> Object:
+def _settings(fleet: ServingDeployment, canary: tuple[str, int] | None) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(fleet, names.settings(fleet.name)),
-        "data": {names.SETTINGS_KEY: json.dumps(_words(fleet))},
+        "data": {names.SETTINGS_KEY: json.dumps(_words(fleet, canary))},
     }
 
 
@@ -298,7 +300,7 @@ def _args(fleet: ServingDeployment) -> list[str]:
     )
 
 
-def _words(fleet: ServingDeployment) -> list[str]:
+def _words(fleet: ServingDeployment, canary: tuple[str, int] | None) -> list[str]:
     """The settings: arguments that the gateway takes from its ConfigMap, too."""
     spec = fleet.spec
     percent, zero = spec.routing.shed_ttft_percent, spec.autoscaling.scale_to_zero
@@ -311,6 +313,7 @@ def _words(fleet: ServingDeployment) -> list[str]:
         "--max-body-bytes": spec.engine.max_body_bytes,
         "--drain-timeout-s": _drain_s(fleet),
         "--drain-mode": None if spec.drain.mode == "finish" else spec.drain.mode,
+        "--canary": None if canary is None else f"{canary[0]}:{canary[1]}",
     }
     if spec.slo is not None:
         if spec.routing.queue != "none":

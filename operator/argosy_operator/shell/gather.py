@@ -63,6 +63,7 @@ from argosy_operator.core.snapshot.snapshot import (
     role_of,
     verifies_callers,
 )
+from argosy_operator.core.steps.canary import canary_of, serves_since
 from argosy_operator.core.steps.children import is_rolled_out
 from argosy_operator.core.steps.goals import by_law, goals_of
 from argosy_operator.core.steps.gpu_types import as_chosen
@@ -160,6 +161,7 @@ async def gather(
         else _measure_nothing(),
     )
     loads |= {pod.uid: load_by_gateways(pod.uid, pods, requests) for pod in uncounted}
+    memory = await _ask_verdicts(sources.metrics, fleet, memory, clock)
     unsettled = not is_rolled_out(fleet.status.conditions, fleet.metadata.generation)
     if not asks and (unsettled or _lacks_metrics(fleet, measured)):
         requests = await _ask_gateways(sources.gateways, pods)
@@ -224,7 +226,7 @@ def compose(
     trust = render_callers(fleet, seen.issuer, callers, required=required)
     wanted = [*(trust if shows_token else ()), *render_network_policy(fleet), *fetch.claim(fleet)]
     wanted += _render_gateways(
-        fleet, images, owned, callers, shows_token=shows_token
+        fleet, images, owned, callers, shows_token=shows_token, canary=_canary(fleet, digits, owned)
     ) + render_roles(fleet)
     metrics, heard = _combine_metrics(fleet, seen, memory, clock)
     return Snapshot(
@@ -370,6 +372,21 @@ def _combine_metrics(
     if seen.measured is None:
         return None, heard
     return fill_metrics(seen.measured.metrics, heard, pods.ready_gateways, clock.now, windows)
+
+
+async def _ask_verdicts(
+    metrics: Metrics, fleet: ServingDeployment, memory: LoopMemory, clock: Clock
+) -> LoopMemory:
+    """Return the memory with the verdicts by revision, which are read while a canary serves, once
+    for each interval."""
+    since = serves_since(fleet)
+    if since is None or fleet.spec.slo is None:
+        return replace(memory, verdicts=None, verdicts_at=0.0)
+    if clock.monotonic < memory.verdicts_at:
+        return memory
+    read = await metrics.verdicts(fleet, since)
+    again_at = clock.monotonic + goals_of(fleet.spec).windows.interval_s
+    return replace(memory, verdicts=read, verdicts_at=again_at)
 
 
 async def _get_by_name(
@@ -534,6 +551,7 @@ def _render_gateways(
     callers: Callers,
     *,
     shows_token: bool,
+    canary: tuple[str, int] | None,
 ) -> list[Object]:
     front = names.gateway(fleet.name)
     live = owned.get(("Deployment", front))
@@ -546,7 +564,20 @@ def _render_gateways(
         certificate=_choose_certificate(fleet, owned),
         live=live,
         callers=callers,
+        canary=canary,
     )
+
+
+def _canary(
+    fleet: ServingDeployment, digits: str, owned: Mapping[ChildKey, Object]
+) -> tuple[str, int] | None:
+    """Return the revision and the percent that gateways send there, while an old revision runs."""
+    engines = (d for (kind, _), d in owned.items() if kind == "Deployment")
+    revisions = {(d["metadata"].get("labels") or {}).get(names.REVISION) for d in engines}
+    canary = canary_of(fleet, digits)
+    if canary is None or not revisions - {None, digits}:
+        return None
+    return digits, canary.percent
 
 
 def _choose_certificate(fleet: ServingDeployment, owned: Mapping[ChildKey, Object]) -> str | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
+from argosy_law import canary
 from argosy_law.goals import Windows
 from argosy_law.observe import FleetMetrics, Idle, Signal, Unknown, Value
 from argosy_law.signals import others, samples
@@ -160,6 +161,20 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
         clock_skew_s=share.skew_s,
         scraped_twice=jobs,
     )
+
+
+def ask_verdicts(
+    server: Server, fleet: FleetKey, *, since: float, step_s: float, now: float
+) -> tuple[samples.Series, ...]:
+    """Return the samples of verdicts since then, as `argosy_law/canary.py` reads them. Blocking;
+    raises NoAnswerError."""
+    until = min(now, since + canary.LONGEST_S)
+    rows = server.ask(queries.verdicts(fleet, until - since + 2 * step_s, step_s), until)
+    try:
+        found = [_series(row) for _, row in _split_by_fleet(rows, [fleet])]
+    except _WRONG_SHAPE as error:
+        raise NoAnswerError(_NO_SERIES) from error
+    return samples.deduplicate(one for one in found if one.labels.get("role") == "gateway")[0]
 
 
 def _why_no_gateway(share: Share, up: list[tuple[dict[str, str], bool]]) -> str:

@@ -13,15 +13,24 @@ import time
 from collections.abc import Callable
 
 from argosy.urls import hide_credentials
+from argosy_law.canary import BIN_S
 from argosy_law.observe import unknown_metrics
 from argosy_operator.adapters.prometheus.allowlist import NOTHING_ELSE, Allowlist
-from argosy_operator.adapters.prometheus.collect import Collected, Fleets, Question, collect, take
+from argosy_operator.adapters.prometheus.collect import (
+    Collected,
+    Fleets,
+    Question,
+    ask_verdicts,
+    collect,
+    take,
+)
 from argosy_operator.adapters.prometheus.queries import Spans
 from argosy_operator.adapters.prometheus.rounds import SharedRounds
 from argosy_operator.adapters.prometheus.server import NoAnswerError, Server, ServerAccess
 from argosy_operator.adapters.protocols import FleetPods, Measurement
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.snapshot.objects import FleetKey
+from argosy_operator.core.snapshot.snapshot import VerdictsRead
 from argosy_operator.core.steps.goals import goals_of
 
 log = logging.getLogger("argosy.prometheus")
@@ -77,6 +86,30 @@ class PrometheusMetrics:
         key = (fleet.namespace, fleet.name)
         windows = goals_of(fleet.spec).windows
         return await self.ask(url, Question(key, windows, pods, fleet.metadata.uid))
+
+    async def verdicts(self, fleet: ServingDeployment, since: float) -> VerdictsRead:
+        url = fleet.spec.metrics.prometheus.url or self.url
+        if not url:
+            return VerdictsRead(problem=NO_PROMETHEUS)
+        if url != self.url and not self.allowed.permits(url):
+            return VerdictsRead(problem=NOT_ALLOWED)
+        server = self._server(url)
+        if server is None:
+            return VerdictsRead(problem=NO_ROOM)
+        key = (fleet.namespace, fleet.name)
+        windows, now = goals_of(fleet.spec).windows, self._clock()
+        step_s = max(BIN_S, windows.scrape_s)
+        work = server.submit(
+            lambda asked: ask_verdicts(asked, key, since=since, step_s=step_s, now=now)
+        )
+        try:
+            async with asyncio.timeout(self.longest_s(windows.interval_s)):
+                return VerdictsRead(await asyncio.wrap_future(work))
+        except TimeoutError:
+            cause = f"PrometheusTimeout: {hide_credentials(url)} did not answer in time"
+        except NoAnswerError as error:
+            cause = error.reason
+        return VerdictsRead(problem=self._group(url, Spans.of(windows)).for_user(cause))
 
     async def ask(self, url: str | None, question: Question) -> Measurement:
         """Return the fleet's share of a round that began less than an interval ago."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
+from argosy_law import canary
 from argosy_law.goals import Windows
 from argosy_law.signals import others, samples
 from argosy_operator.core.snapshot.objects import FleetKey
@@ -99,6 +100,14 @@ def targets(fleets: Iterable[FleetKey]) -> str:
 def gateway_samples(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS[0]) -> str:
     names = (*GATEWAY_SERIES, *ENGINE_LONG_SERIES, *others.LONG_NAMES)
     return f"{selector(names, fleets, naming)}[{duration(spans.long_s)}]"
+
+
+def verdicts(fleet: FleetKey, span_s: float, step_s: float) -> str:
+    """Return the counters of a canary's verdicts of one fleet, one sample for each step. One that
+    is sampled more seldom, or that another job names otherwise, is not left out."""
+    names = (samples.VERDICTS, canary.FAULTS)
+    either = " or ".join(selector(names, [fleet], naming) for naming in NAMINGS)
+    return f"({either})[{duration(span_s)}:{duration(step_s)}]"
 
 
 def engine_samples(fleets: Iterable[FleetKey], spans: Spans, naming: Naming = NAMINGS[0]) -> str:

@@ -5,7 +5,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from argosy_operator.api.bounds import within
-from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
+from argosy_operator.api.fields import (
+    CanaryLevel,
+    CanaryShare,
+    Duration,
+    Percent,
+    PositiveDurationText,
+    SecretName,
+)
 from argosy_operator.api.model import ApiModel, PodTemplate, ValidationRule
 
 FEWEST_GATEWAYS = 2
@@ -141,6 +148,30 @@ class Security(ApiModel):
     cluster's network enforces policies."""
 
 
+class Canary(ApiModel):
+    """A share of the requests goes to the new revision before the old one gives way to it. Needs
+    spec.slo: the verdicts of both revisions in the same time are compared."""
+
+    share: CanaryShare = Percent("10%")
+    """The share of requests, and of the pods: the new revision gets as many sets as it needs,
+    rounded up. From 1% to 50%. Default 10%."""
+    for_: Annotated[PositiveDurationText, within("rollout.canary.for")] = Field(
+        default=Duration("15m"), alias="for"
+    )
+    """How long it lasts from when its pods serve. At its end the rollout goes on if the new
+    revision is shown to miss at most 5 points more of its requests than the old one; a canary with
+    too few requests for that stays. It is lost at any time, as soon as more is shown. Default 15m.
+    """
+    level: CanaryLevel = Percent("5%")
+    """How likely a revision that is as good as the old one may be lost. From 1% to 20%. Default
+    5%."""
+
+    @property
+    def percent(self) -> int:
+        """The share as a number from 1 to 50."""
+        return int(self.share.removesuffix("%"))
+
+
 class Rollout(ApiModel):
     """How pods of a new revision take the place of those that run: after an edit of the model, the
     engine, the mode or the pods. Pods of two revisions never work on one request."""
@@ -161,6 +192,21 @@ class Rollout(ApiModel):
     paused: bool = False
     """True holds a rollout where it is: the pods of both revisions stay, and what the load asks for
     meanwhile is added to the old one. Default False."""
+    canary: Canary | None = None
+    """A new revision must win a canary first. Default: none."""
+
+    def canary_has_old_pods(self) -> bool:
+        return self.canary is None or self.strategy != "Recreate"
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".canary",
+            cel="!has(self.canary) || self.strategy != 'Recreate'",
+            holds=canary_has_old_pods,
+            message="a canary runs beside old pods, and strategy Recreate leaves none: write "
+            "strategy: Paced or BlueGreen, or leave canary out",
+        ),
+    )
 
 
 class Drain(ApiModel):

@@ -183,20 +183,46 @@ class RevisionStatus(ApiModel):
     """Pods of it that take new requests, by role."""
 
 
+class VerdictsStatus(ApiModel):
+    """Requests of one revision in a canary."""
+
+    met: Count = 0
+    """Those that met the SLO."""
+    missed: Count = 0
+    """Those that missed it, or that its pods failed and others made good."""
+
+
+class CanaryStatus(ApiModel):
+    """The canary of a rollout."""
+
+    share: Short
+    """The spec's rollout.canary.share."""
+    since: Timestamp
+    """When its pods served for the first time."""
+    new: VerdictsStatus = VerdictsStatus()
+    """Verdicts on the new revision since then."""
+    old: VerdictsStatus = VerdictsStatus()
+    """Verdicts on the old ones in the same time."""
+    verdict: Literal["Won", "Lost", "Undecided"] = "Undecided"
+    """What the comparison says now."""
+
+
 class RolloutStatus(ApiModel):
     """A rollout that goes on."""
 
     strategy: Short
     """The spec's rollout.strategy."""
     state: Short
-    """NewPodsStart, OldPodsLeave, FetchingModel, SurgeTooSmall or RolloutPaused
-    (docs/how-to/rollouts.md)."""
+    """NewPodsStart, OldPodsLeave, FetchingModel, SurgeTooSmall, RolloutPaused, CanaryServes,
+    CanaryUndecided or CanaryLost (docs/how-to/rollouts.md)."""
     waits_for: Sentence
     """What the next step waits for; of SurgeTooSmall, what to write."""
     new: RevisionStatus
     """The revision of the spec."""
     old: Annotated[tuple[RevisionStatus, ...], Field(max_length=10)]
     """Those whose place it takes; more than one after several edits."""
+    canary: CanaryStatus | None = None
+    """The canary, from when its pods serve. Absent without one."""
 
 
 class RefusedStatus(ApiModel):
@@ -280,6 +306,9 @@ class ServingDeploymentStatus(ApiModel):
     """The rollout that goes on; absent when pods of one revision are left."""
     refused: RefusedStatus | None = None
     """The revision of the spec, if it is not run. Absent if it is."""
+    promoted: Short | None = None
+    """The revision that has won its canary, or was promoted without. Another revision of the spec
+    has a canary of its own."""
     images: ImagesStatus | None = None
     """The images that the fleet's pods have, or roll out."""
     newer_images: ImagesStatus | None = None

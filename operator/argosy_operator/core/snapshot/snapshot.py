@@ -18,6 +18,7 @@ from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics
 from argosy_law.prices import Prices
 from argosy_law.signals.gateways import Heard
+from argosy_law.signals.samples import Series
 from argosy_law.slo import Errors
 from argosy_law.state import ScalingState
 from argosy_operator.api.bounds import DURATION_BOUNDS
@@ -69,6 +70,15 @@ class FieldConflict:
 
 
 @dataclass(frozen=True, slots=True)
+class VerdictsRead:
+    """What Prometheus said of the verdicts by revision."""
+
+    series: tuple[Series, ...] = ()
+    problem: str = ""
+    """Why there are none, if it did not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoopMemory:
     """Times are on the monotonic clock, in seconds, unless a field says otherwise."""
 
@@ -101,6 +111,10 @@ class LoopMemory:
     round; empty for any other fleet."""
     unheard_since: float | None = None
     """Since when a Ready gateway of a fleet at zero has not answered; None if all answer."""
+    verdicts: VerdictsRead | None = None
+    """What was read last for a canary; None without one, and before."""
+    verdicts_at: float = 0.0
+    """When to read them next."""
     ask_loads: bool = False
     """The next round asks all engines how busy they are, because a pod must be chosen for removal.
     """

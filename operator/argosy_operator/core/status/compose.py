@@ -35,6 +35,7 @@ from argosy_operator.core.status.numbers import (
     slo_column,
 )
 from argosy_operator.core.status.table import FOREIGN, ROLE_TABLE, conditions_of, messages_of
+from argosy_operator.core.steps.canary import promoted_revision
 from argosy_operator.core.steps.draft import Draft
 
 
@@ -66,6 +67,7 @@ def status_of(
             "roles": roles,
             "rollout": rollout_status(snapshot, draft),
             "refused": refused,
+            "promoted": promoted_revision(snapshot, draft.trial, alone=draft.split is None),
             "images": dict(snapshot.images) or None,
             "newerImages": dict(snapshot.newer_images) or None,
             "model": _model(snapshot, draft),

@@ -23,6 +23,7 @@ from argosy_operator.core.snapshot.objects import (
     signed,
 )
 from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
+from argosy_operator.core.steps.canary import Trial
 from argosy_operator.core.steps.draft import Draft
 from argosy_operator.core.steps.goals import by_law
 from argosy_operator.core.steps.gpu_types import noted
@@ -288,6 +289,23 @@ def rollout_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any] | None:
         "waitsFor": split.message,
         "new": new,
         "old": old[:MOST_REVISIONS],
+        "canary": _canary(snapshot, draft.trial),
+    }
+
+
+def _canary(snapshot: Snapshot, trial: Trial | None) -> dict[str, Any] | None:
+    canary = snapshot.fleet.spec.rollout.canary
+    if trial is None or canary is None:
+        return None
+    new, old = (
+        {"met": round(one.met), "missed": round(one.missed)} for one in (trial.new, trial.old)
+    )
+    return {
+        "share": canary.share,
+        "since": trial.since,
+        "new": new,
+        "old": old,
+        "verdict": trial.verdict,
     }
 
 

@@ -15,6 +15,7 @@ from argosy_operator.core.snapshot.actions import Action, Event
 from argosy_operator.core.snapshot.objects import ChildKey
 from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.core.steps.canary import Trial
 
 
 class StepReason(StrEnum):
@@ -70,6 +71,9 @@ class StepReason(StrEnum):
     OLD_PODS_LEAVE = "OldPodsLeave"
     SURGE_TOO_SMALL = "SurgeTooSmall"
     ROLLOUT_PAUSED = "RolloutPaused"
+    CANARY_SERVES = "CanaryServes"
+    CANARY_UNDECIDED = "CanaryUndecided"
+    CANARY_LOST = "CanaryLost"
     WAITING_AFTER_FAILURE = "WaitingAfterFailure"
     RETRYING_FAILED_ACTIONS = "RetryingFailedActions"
     NO_FAILED_ACTION = "NoFailedAction"
@@ -143,6 +147,11 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "leave before a new one serves, and maxSurgeGPUs leaves no room for one",
         StepReason.ROLLOUT_PAUSED: "rollout.paused is true: the pods of all revisions stay, and "
         "the old one grows with the targets",
+        StepReason.CANARY_SERVES: "pods of the new revision get the canary's share of the requests",
+        StepReason.CANARY_UNDECIDED: "the canary's time is over, and its verdicts do not show yet "
+        "how good the new revision is; it stays at its share",
+        StepReason.CANARY_LOST: "the new revision misses the SLO more often than the old one; it "
+        "stays at its share until the spec is put back, or it is promoted",
     },
     "create_workloads": {
         StepReason.CREATING_WORKLOADS: "ServingRoles or Deployments are missing and are created",
@@ -287,6 +296,8 @@ class Draft:
     """Deployments of old revisions exist beside the current one."""
     split: Split | None = None
     """How the targets are divided between the revisions; None without old ones."""
+    trial: Trial | None = None
+    """What is known of the rollout's canary; None without one, and before its pods serve."""
     settled: frozenset[RoleName] = frozenset()
     """Roles whose Deployments stay as they are in this round, because a pod goes from one to the
     other."""

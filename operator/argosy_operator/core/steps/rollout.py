@@ -12,7 +12,9 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, replicas_of
 from argosy_operator.core.snapshot.pods import Pod, gpus_of_template
 from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
+from argosy_operator.core.steps.canary import canary_of, judge
 from argosy_operator.core.steps.draft import Draft, StepReason
+from argosy_operator.core.steps.goals import goals_of
 
 
 def roll_out(snapshot: Snapshot, draft: Draft) -> Draft:
@@ -21,6 +23,10 @@ def roll_out(snapshot: Snapshot, draft: Draft) -> Draft:
     if not old:
         return draft.step(StepReason.NO_OLD_REVISION, f"revision {snapshot.revision} is alone")
     split = choose(strategy_of(snapshot), fleet_of(snapshot, draft.targets))
+    canary = canary_of(snapshot.fleet, snapshot.revision)
+    if canary is not None:
+        split, trial = judge(snapshot, canary, split)
+        draft = replace(draft, trial=trial).within(goals_of(snapshot.fleet.spec).windows.interval_s)
     message = split.message
     if split.state != RolloutState.SURGE_TOO_SMALL:
         message = f"waits for {message}"
@@ -29,8 +35,9 @@ def roll_out(snapshot: Snapshot, draft: Draft) -> Draft:
 
 def strategy_of(snapshot: Snapshot) -> Strategy:
     """How the rollout goes, as the spec says."""
-    rollout = snapshot.fleet.spec.rollout
-    return Strategy(rollout.strategy, rollout.max_surge_gpus, rollout.paused)
+    rollout, canary = snapshot.fleet.spec.rollout, canary_of(snapshot.fleet, snapshot.revision)
+    percent = None if canary is None else canary.percent
+    return Strategy(rollout.strategy, rollout.max_surge_gpus, rollout.paused, percent)
 
 
 def fleet_of(snapshot: Snapshot, targets: Mapping[RoleName, int]) -> Fleet:
