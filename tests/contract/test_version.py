@@ -25,12 +25,11 @@ def test_the_operators_default_images_have_it():
     assert {image.rpartition(":")[2] for image in (DEFAULT_ENGINE, DEFAULT_GATEWAY)} == {VERSION}
 
 
-def test_the_readmes_images_have_it():
-    tags = re.findall(
-        r"/(?:\$image|operator|gateway|engine):(\S+)", (ROOT / "README.md").read_text()
-    )
-    assert len(tags) >= 5
-    assert set(tags) == {VERSION}
+def test_the_install_pages_have_it():
+    for page in ("README.md", "docs/how-to/install.md"):
+        text = (ROOT / page).read_text()
+        versions = re.findall(r"(?:--version |VERSION=|release/|engine-cpu:)(\d+\.\d+\.\d+)", text)
+        assert set(versions) == {VERSION}, page
 
 
 @pytest.mark.parametrize("command", ["argosy", "kubectl-argosy"])
