@@ -176,3 +176,29 @@ def test_a_rollout_ends_the_same_wherever_the_operator_dies(story: Story, second
         assert (len(world.serving("prefill")), len(world.serving("decode"))) == (2, 2), where
         assert world.end_state() == ends[0][1].end_state(), where
         world.close()
+
+
+def undone() -> World:
+    """A person refuses the revision that runs, and the one before is to run again."""
+    world = World({**SPEC, "mode": "disaggregated"})
+    world.settle()
+    before = world.fleet["status"]["revision"]
+    world.edit(engine={"image": "engine:2"})
+    world.settle()
+    world.work(9, 6)
+    status = world.fleet["status"]
+    mark = {"revision": status["revision"], "message": "it is slow", "runs": before}
+    world.api.put({**world.fleet, "status": {**status, "refused": mark}})
+    return world
+
+
+def test_an_undo_ends_the_same_wherever_the_operator_dies() -> None:
+    ends = ends_of(undone, 14)
+    assert len(ends) > 8
+    for where, world in ends:
+        assert world.wrongs == [], where
+        status = world.fleet["status"]
+        assert status["revision"] == status["refused"]["runs"], where
+        assert (len(world.serving("prefill")), len(world.serving("decode"))) == (1, 1), where
+        assert world.end_state() == ends[0][1].end_state(), where
+        world.close()

@@ -191,7 +191,10 @@ class Api:
     ) -> None:
         what = f"refuse ServingDeployment {name}"
         lost = self._begin(what)
-        live = self._meant("ServingDeployment", name, uid, what)
+        live = self._there("ServingDeployment", name, what)
+        if uid != live["metadata"]["uid"]:
+            self._refuse(ErrorKind.CONFLICT, what, "uid mismatch")
+        self.orders.append(("ServingDeployment/status", live))
         if version != live["metadata"]["resourceVersion"]:
             self._refuse(ErrorKind.CONFLICT, what, "the object has been modified")
         rest = {key: value for key, value in live.get("status", {}).items() if key != "refused"}

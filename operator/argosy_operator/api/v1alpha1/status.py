@@ -232,7 +232,7 @@ class RefusedStatus(ApiModel):
     revision: Short = ""
     """The revision that the spec asks for, and that is not run."""
     reason: Short = ""
-    """Why, as one word that scripts can match: docs/how-to/rollouts.md has them."""
+    """Why, as one word that scripts can match: Undone, by kubectl argosy rollout undo."""
     message: Sentence = ""
     """Why, for people."""
     since: Timestamp = ""

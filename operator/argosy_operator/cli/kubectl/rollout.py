@@ -137,7 +137,7 @@ def promote(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Roll out the spec's revision although it was refused: by a rollback or by undo."""
+    """Roll out the spec's revision although it was refused."""
     from argosy_operator.cli.kubectl.session import ask
 
     async def act(cluster: "Cluster") -> int:

@@ -1,10 +1,10 @@
 """Steps: the history of revisions, and the mark that a revision of the spec is not run.
 
-The mark is `status.refused`, written by this operator when a rollout failed, or by `kubectl argosy
-rollout undo`: a revision of the history runs in place of the spec's. It counts only once it is in
-the live status, so an operator that dies before or after it wrote one goes on from what it finds.
-`shell.gather` renders the fleet `as_it_runs`. For all steps the revision of the history is then the
-one that comes, and the refused one an old one that leaves.
+The mark is `status.refused`, written by `kubectl argosy rollout undo`: a revision of the history
+runs in place of the spec's. It counts only once it is in the live status, so an operator that dies
+before or after it was written goes on from what it finds. `shell.gather` renders the fleet
+`as_it_runs`. For all steps the revision of the history is then the one that comes, and the refused
+one an old one that leaves.
 """
 
 from collections.abc import Iterable, Mapping
