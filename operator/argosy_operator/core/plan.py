@@ -26,6 +26,7 @@ from argosy_operator.core.steps.children import (
 )
 from argosy_operator.core.steps.draft import LOOK_AGAIN_S, Draft, StepReason
 from argosy_operator.core.steps.drain import retire_old_revisions, scale_deployments
+from argosy_operator.core.steps.failed_rollouts import go_back
 from argosy_operator.core.steps.failures import (
     back_off_failed_actions,
     back_off_field_conflicts,
@@ -76,6 +77,7 @@ CHAIN = (
     read_learnt,
     choose_targets,
     roll_out,
+    go_back,
     create_workloads,
     scale_roles,
     choose_gpu_types,

@@ -82,6 +82,13 @@ def test_promote_takes_the_mark_away(chat: dict[str, Any], run: Run) -> None:
     assert chat["status"]["refused"] is None
 
 
+def test_promote_ends_a_canary(chat: dict[str, Any], run: Run) -> None:
+    chat["spec"] = {"rollout": {"canary": {"share": "10%"}}}
+    chat["status"]["rollout"] = {"new": {"revision": NEW}}
+    assert run("rollout", "promote", "chat")[0] == 0
+    assert chat["status"]["promoted"] == NEW
+
+
 def test_a_right_that_is_missing_is_named(chat: dict[str, Any], world: World, run: Run) -> None:
     world.refuses = 403
     status, _, said = run("rollout", "undo", "chat")

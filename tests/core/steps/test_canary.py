@@ -1,130 +1,15 @@
 """A canary from the edit to its end: its pods, its clock, its verdict, and what disturbs it."""
 
-import json
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 
 from argosy_law.canary import FAULTS
-from argosy_law.signals.samples import VERDICTS, Series
+from argosy_law.signals.samples import Series
 from argosy_operator.api.model import dump
-from argosy_operator.core.snapshot import names
-from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.snapshot.snapshot import LoopMemory, VerdictsRead
-from tests.support.model import Model, condition, converged
-
-SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
-FOUR = {"replicas": {"min": 4, "max": 8}}
-SHARE = {"share": "10%", "for": "5m"}
-STEP_S = 15.0
-
-
-@dataclass
-class Played:
-    """A fleet, and what its gateways counted."""
-
-    model: Model
-    counters: dict[tuple[str, str, bool], list[tuple[float, float]]] = field(default_factory=dict)
-    problem: str = ""
-    unlabelled: bool = False
-    """The gateways are of an older release."""
-
-    def count(self, pod: str, revision: str, missed: bool, more: float) -> None:
-        samples = self.counters.setdefault((pod, revision, missed), [])
-        before = samples[-1][1] if samples else 0.0
-        samples.append((self.model.now, before + more))
-
-    def series(self) -> tuple[Series, ...]:
-        return tuple(
-            Series(
-                VERDICTS,
-                {"pod": pod, "role": "gateway", "ttft": "miss" if missed else "ok", "tpot": "ok"}
-                | ({} if self.unlabelled else {"revision": revision}),
-                tuple(samples),
-            )
-            for (pod, revision, missed), samples in self.counters.items()
-        )
-
-    def step(self, misses: float = 0.0, *, requests: float = 10, crash: int | None = None) -> str:
-        """Requests of 15 s end, of the new revision and nine times as many of the old one, and a
-        round follows. Return the state."""
-        model, rollout = self.model, self.model.fleet.status.rollout
-        if rollout is not None and sum(rollout.new.serving.values()):
-            for pod in ("g-0", "g-1"):
-                self.count(pod, rollout.new.revision, True, requests * misses / 2)
-                self.count(pod, rollout.new.revision, False, requests * (1 - misses) / 2)
-                for old in rollout.old:
-                    self.count(pod, old.revision, True, 0)
-                    self.count(pod, old.revision, False, 9 * requests / 2)
-        read = VerdictsRead(problem=self.problem) if self.problem else VerdictsRead(self.series())
-        model.memory = replace(model.memory, verdicts=read)
-        model.round(crash)
-        for _ in range(3):
-            model.tick(STEP_S / 3)
-        return self.state
-
-    @property
-    def state(self) -> str:
-        rollout = self.model.fleet.status.rollout
-        return "" if rollout is None else rollout.state
-
-    @property
-    def says(self) -> str:
-        rollout = self.model.fleet.status.rollout
-        return "" if rollout is None else rollout.waits_for
-
-    def until(self, *states: str, misses: float = 0.0, steps: int = 60) -> None:
-        for _ in range(steps):
-            if self.step(misses) in states:
-                return
-        raise AssertionError(f"{self.state}, and not {states}: {self.says}")
-
-    def engines(self) -> list[Pod]:
-        return [pod for pod in self.model.pods.values() if pod.role != names.GATEWAY_ROLE]
-
-    def pods(self) -> dict[str, int]:
-        """Engine pods by revision."""
-        return dict(Counter(pod.revision for pod in self.engines()))
-
-    def sizes(self) -> list[int]:
-        """Pods of the new revision, then of the old one."""
-        found, rollout = self.pods(), self.model.fleet.status.rollout
-        assert rollout is not None
-        return [found.get(r, 0) for r in (rollout.new.revision, rollout.old[0].revision)]
-
-    def word(self) -> str | None:
-        """What gateways are told of a canary."""
-        words = json.loads(self.model.settings_of_gateways())
-        return words[words.index("--canary") + 1] if "--canary" in words else None
-
-    @property
-    def canary(self) -> Any:
-        rollout = self.model.fleet.status.rollout
-        return None if rollout is None else rollout.canary
-
-
-def begun(
-    roles: dict[str, Any] | None = None, canary: dict[str, Any] = SHARE, **rollout: Any
-) -> Played:
-    """A fleet at rest that was given another image."""
-    roles = roles or {"roles": {"colocated": FOUR}, "mode": "colocated"}
-    model = converged(
-        **roles, engine={"image": "engine:1"}, slo=SLO, rollout={"canary": canary, **rollout}
-    )
-    model.edit(engine={"image": "engine:2"})
-    return Played(model)
-
-
-def serving(**how: Any) -> Played:
-    """Its pods serve, and the old one whose place they have is gone."""
-    played = begun(**how)
-    played.until("CanaryServes")
-    for _ in range(4):
-        played.step(requests=0)
-    return played
+from argosy_operator.core.snapshot.snapshot import LoopMemory
+from tests.core.steps.canaries import FOUR, SHARE, SLO, Played, begun, lost, serving, undecided
+from tests.support.model import condition
 
 
 @pytest.mark.parametrize("strategy", ["Paced", "BlueGreen"])
@@ -178,9 +63,22 @@ def test_promotion_is_written_before_it_is_acted_on() -> None:
     assert played.word() == f"{new}:10"
 
 
-def test_a_canary_that_misses_the_slo_is_lost_and_stays_at_its_share() -> None:
-    played = serving()
-    played.until("CanaryLost", misses=0.5, steps=16)
+def test_a_lost_canary_gives_its_place_back() -> None:
+    played = lost()
+    mark = played.model.fleet.status.refused
+    assert mark is not None
+    assert (mark.reason, mark.revision) == ("CanaryLost", played.model.snapshot().asked)
+    assert "requests of it met the SLO" in mark.message
+    for _ in range(30):
+        played.step()
+    assert played.pods() == {mark.runs: 4}
+    assert played.word() is None
+    assert condition(played.model, "RolledOut").reason == "RolledBack"
+    assert played.model.lost == 0
+
+
+def test_a_canary_that_is_lost_stays_at_its_share_if_failures_are_held() -> None:
+    played = lost(onFailure="Hold")
     assert played.canary.verdict == "Lost"
     assert (
         "requests of the new revision met the SLO" in condition(played.model, "RolledOut").message
@@ -192,9 +90,7 @@ def test_a_canary_that_misses_the_slo_is_lost_and_stays_at_its_share() -> None:
 
 
 def test_too_few_requests_at_the_end_hold_it_and_later_ones_decide() -> None:
-    played = serving()
-    for _ in range(30):
-        played.step(requests=0.2)
+    played = undecided()
     assert played.state == "CanaryUndecided"
     assert played.sizes() == [1, 3]
     new = played.model.fleet.status.revision

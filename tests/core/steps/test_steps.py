@@ -15,6 +15,7 @@ from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.snapshot.pods import FailingPair, GatewayLoad, Handovers, SettingsRead
 from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.steps.draft import REASONS, Step, StepReason
+from tests.core.steps.canaries import lost, serving, undecided
 from tests.scaling import known
 from tests.support.model import Model, converged, digest_of, fleet
 
@@ -143,6 +144,15 @@ def with_a_new_image(**rollout: Any) -> Model:
     model = converged(rollout=rollout)
     model.edit(engine={"image": "engine:2"})
     model.round()
+    return model
+
+
+def with_a_new_image_that_crashes(**rollout: Any) -> Model:
+    model = with_a_new_image(**rollout)
+    model.tick()
+    for uid, pod in model.pods.items():
+        if pod.revision == model.snapshot().asked:
+            model.pods[uid] = replace(pod, ready=False, restarts=3)
     return model
 
 
@@ -392,6 +402,20 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         lambda: with_a_new_image(paused=True),
         "waits for spec.rollout.paused: false",
     ),
+    StepReason.CANARY_SERVES: ("roll_out", lambda: serving().model, "until the canary is lost"),
+    StepReason.CANARY_UNDECIDED: ("roll_out", lambda: undecided().model, "more verdicts: "),
+    StepReason.CANARY_LOST: (
+        "roll_out",
+        lambda: lost(onFailure="Hold").model,
+        "the canary is lost",
+    ),
+    StepReason.NOTHING_FAILED: ("go_back", converged, "no rollout can go back"),
+    StepReason.FAILURE_HELD: (
+        "go_back",
+        lambda: with_a_new_image_that_crashes(onFailure="Hold"),
+        "keeps crashing",
+    ),
+    StepReason.GOING_BACK: ("go_back", with_a_new_image_that_crashes, "takes its place"),
     StepReason.NOTHING_REFUSED: ("heed_refusal", converged, "not set"),
     StepReason.REVISION_REFUSED: ("heed_refusal", refused, ": it is slow"),
     StepReason.REFUSAL_DROPPED: (

@@ -232,7 +232,8 @@ class RefusedStatus(ApiModel):
     revision: Short = ""
     """The revision that the spec asks for, and that is not run."""
     reason: Short = ""
-    """Why, as one word that scripts can match: Undone, by kubectl argosy rollout undo."""
+    """Why, as one word that scripts can match: CanaryLost, Crashing or ProgressDeadline of a
+    rollout that failed; Undone by kubectl argosy rollout undo."""
     message: Sentence = ""
     """Why, for people."""
     since: Timestamp = ""

@@ -137,16 +137,15 @@ def promote(
     context: Context = None,
     kubeconfig: Kubeconfig = None,
 ) -> int:
-    """Roll out the spec's revision although it was refused."""
+    """Roll out the spec's revision although it was refused, or before its canary is won."""
     from argosy_operator.cli.kubectl.session import ask
 
     async def act(cluster: "Cluster") -> int:
         fleet = await cluster.fleet(name)
-        mark = (fleet.get("status") or {}).get("refused")
-        if not mark:
-            raise CommandError(f"no revision of {name} is refused: there is nothing to promote")
-        await cluster.patch_fleet(fleet, {"status": {"refused": None}}, status=True)
-        print(f"{name}: revision {mark.get('revision')} is rolled out again. {_watch(name)}")
+        revision = choose_promoted(name, fleet)
+        change = {"status": {"refused": None, "promoted": revision}}
+        await cluster.patch_fleet(fleet, change, status=True)
+        print(f"{name}: revision {revision} is rolled out, without a canary. {_watch(name)}")
         return Exit.OK
 
     return ask(act, namespace, context, kubeconfig)
@@ -198,6 +197,20 @@ def asked_of(fleet: Object) -> tuple[str | None, str | None]:
     runs = said.get("revision")
     mark = said.get("refused") or {}
     return mark.get("revision") or runs, runs
+
+
+def choose_promoted(name: str, fleet: Object) -> str:
+    """Return the revision that was refused, or that must win a canary. Raises CommandError."""
+    said = fleet.get("status") or {}
+    refused = (said.get("refused") or {}).get("revision")
+    comes = ((said.get("rollout") or {}).get("new") or {}).get("revision")
+    if refused:
+        return str(refused)
+    if comes and (fleet["spec"].get("rollout") or {}).get("canary"):
+        return str(comes)
+    raise CommandError(
+        f"no revision of {name} is refused or must win a canary: there is nothing to promote"
+    )
 
 
 def choose_revision(

@@ -246,6 +246,7 @@ class EventReason(StrEnum):
     OUT_OF_BOUNDS = "OutOfBounds"  # a ServingRole asks for more or fewer than the spec allows
     LEARNT_UNREADABLE = "LearntUnreadable"  # what was kept over a restart cannot be used
     ROLLED_OUT = "RolledOut"  # the last pod of an old revision is gone
+    GOING_BACK = "GoingBack"  # a rollout has failed, and an earlier revision takes its place
     REFUSAL_DROPPED = "RefusalDropped"  # status.refused has no effect, and was removed
 
 

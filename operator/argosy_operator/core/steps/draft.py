@@ -82,6 +82,9 @@ class StepReason(StrEnum):
     NO_FIELD_CONFLICT = "NoFieldConflict"
     PAUSED = "Paused"
     NOT_PAUSED = "NotPaused"
+    NOTHING_FAILED = "NothingFailed"
+    FAILURE_HELD = "FailureHeld"
+    GOING_BACK = "GoingBack"
     NOTHING_REFUSED = "NothingRefused"
     REVISION_REFUSED = "RevisionRefused"
     REFUSAL_DROPPED = "RefusalDropped"
@@ -152,6 +155,12 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "how good the new revision is; it stays at its share",
         StepReason.CANARY_LOST: "the new revision misses the SLO more often than the old one; it "
         "stays at its share until the spec is put back, or it is promoted",
+    },
+    "go_back": {
+        StepReason.NOTHING_FAILED: "no rollout goes on, or none that has failed and can go back",
+        StepReason.FAILURE_HELD: "the rollout has failed, and by rollout.onFailure it stays",
+        StepReason.GOING_BACK: "the rollout has failed: status.refused is written, and the newest "
+        "other revision of the history takes its place",
     },
     "create_workloads": {
         StepReason.CREATING_WORKLOADS: "ServingRoles or Deployments are missing and are created",

@@ -1,0 +1,130 @@
+"""Step: a rollout that has failed goes back by itself.
+
+It only writes the mark `status.refused`; `refusals.py` has what follows from it. A rollout has
+failed when its canary is lost, or a pod of the revision that comes keeps crashing, or is not ready
+within `spec.progressDeadline`. All of it is read from the pods, so nothing has to be kept.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from argosy_law.rollout import RolloutState
+from argosy_operator.core.snapshot.actions import Event, EventReason, Refuse, key_of
+from argosy_operator.core.snapshot.history import Past
+from argosy_operator.core.snapshot.objects import rfc3339, seconds
+from argosy_operator.core.snapshot.pods import Pod
+from argosy_operator.core.snapshot.snapshot import Snapshot
+from argosy_operator.core.steps.draft import Draft, StepReason
+
+CRASHES = 3
+"""Restarts of a pod that is not ready, after which it is given up."""
+_NOT_JUDGED = (
+    RolloutState.FETCHING_MODEL,
+    RolloutState.ROLLOUT_PAUSED,
+    RolloutState.SURGE_TOO_SMALL,
+)
+"""States in which no new pods are asked for, or a person holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a rollout has failed."""
+
+    reason: str
+    """One word that scripts can match."""
+    message: str
+
+
+def go_back(snapshot: Snapshot, draft: Draft) -> Draft:
+    """Refuse the revision that comes if its rollout has failed."""
+    past = _revision_of_before(snapshot)
+    if past is None or (draft.split is not None and draft.split.state in _NOT_JUDGED):
+        return draft.step(StepReason.NOTHING_FAILED, "no rollout can go back, or none has failed")
+    found, wait_s = _failure(snapshot, draft)
+    if found is None:
+        draft = draft.within(wait_s) if wait_s < inf else draft
+        return draft.step(StepReason.NOTHING_FAILED, f"revision {snapshot.revision} comes")
+    message = f"revision {snapshot.revision} has failed: {found.message}"
+    if snapshot.fleet.spec.rollout.on_failure == "Hold":
+        return draft.step(StepReason.FAILURE_HELD, message)
+    mark = {
+        "revision": snapshot.revision,
+        "reason": found.reason,
+        "message": found.message,
+        "since": rfc3339(snapshot.now),
+        "runs": past.revision,
+    }
+    meta = snapshot.fleet.metadata
+    refuse = Refuse(snapshot.fleet.name, meta.uid, meta.resource_version, mark)
+    said = f"{message}; revision {past.revision} takes its place"
+    event = Event(EventReason.GOING_BACK, said, warning=True, after=frozenset({key_of(refuse)}))
+    return draft.event(event).act(refuse).within(0.0).step(StepReason.GOING_BACK, said)
+
+
+def _revision_of_before(snapshot: Snapshot) -> Past | None:
+    """Return what a rollout can go back to; None without a rollout to a revision that is not yet
+    the newest of the history. It never goes back from going back."""
+    if snapshot.refusal is not None and snapshot.refusal.runs is not None:
+        return None
+    history = snapshot.history
+    if not history or history[0].revision == snapshot.revision:
+        return None
+    others = (past for past in history if past.revision != snapshot.revision)
+    return next((past for past in others if past.spec is not None), None)
+
+
+def _failure(snapshot: Snapshot, draft: Draft) -> tuple[Failure | None, float]:
+    """Return why the rollout has failed, or in how many seconds it may have."""
+    if draft.split is not None and draft.split.state == RolloutState.CANARY_LOST:
+        assert draft.trial is not None
+        new, old = draft.trial.new, draft.trial.old
+        return Failure(
+            "CanaryLost",
+            f"{new.met:.0f} of {new.count:.0f} requests of it met the SLO, and {old.met:.0f} of "
+            f"{old.count:.0f} of the old revision in the same time",
+        ), 0.0
+    pods = [pod for role in snapshot.engines for pod in snapshot.current(role) if pod.alive]
+    for pod in pods:
+        if not pod.ready and pod.restarts >= CRASHES:
+            says = pod.terminated[1].strip()[-200:] if pod.terminated else ""
+            output = f": {says}" if says else ""
+            return Failure("Crashing", f"pod {pod.name} keeps crashing{output}"), 0.0
+    wait_s = inf
+    for what, since, patience_s in (*_late_pods(snapshot, pods), *_refused_pods(snapshot)):
+        left_s = since + patience_s - snapshot.now
+        if left_s <= 0:
+            late = f"{what}, {patience_s:g} s after it was asked for"
+            return Failure("ProgressDeadline", late), 0.0
+        wait_s = min(wait_s, left_s)
+    return None, wait_s
+
+
+def _late_pods(snapshot: Snapshot, pods: list[Pod]) -> Iterator[tuple[str, float, float]]:
+    """Yield pods that are not ready: what is wrong, since when, and how long that may last."""
+    spec = snapshot.fleet.spec
+    for pod in pods:
+        if pod.ready or pod.draining or pod.terminating:
+            continue
+        patience_s = spec.progress_deadline.seconds
+        if pod.unschedulable is not None:
+            if len(spec.gpu_types) > 1:  # its role may go to another GPU type first
+                patience_s += spec.autoscaling.gpu_type_fallback.seconds
+            why = f"has no node: {pod.unschedulable}"
+        elif pod.waiting is not None:
+            why = f"does not start: {': '.join(filter(None, pod.waiting))}"
+        else:
+            why = "is not ready"
+        yield f"pod {pod.name} {why}", pod.waits_since, patience_s
+
+
+def _refused_pods(snapshot: Snapshot) -> Iterator[tuple[str, float, float]]:
+    """Yield Deployments whose pods the API server refuses, by a quota or a policy."""
+    for role in snapshot.engines:
+        deployment = snapshot.deployment(role)
+        for said in (deployment or {}).get("status", {}).get("conditions") or ():
+            if said["type"] == "ReplicaFailure" and said["status"] == "True":
+                what = f"pods of {role} cannot be created: {said.get('message', '')}"
+                since = seconds(said.get("lastTransitionTime"))
+                since = snapshot.now if since is None else since
+                yield what, since, snapshot.fleet.spec.progress_deadline.seconds
