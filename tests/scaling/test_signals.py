@@ -214,7 +214,7 @@ def steps(pod: str, seconds: float, count: float, end: float = NOW) -> list[Seri
 
 def test_step_counters_grow_by_those_of_the_newest_interval() -> None:
     (row,) = seen(*steps("d", 8.0, 40.0)).role("decode").steps
-    assert row == StepDelta(NOW, 8.0, 40.0)
+    assert row == StepDelta(NOW, 8.0, 40.0, pod="d")
     assert seen(*steps("d", 8.0, 0.0)).role("decode").steps == ()
     stale = seen(*steps("d", 8.0, 40.0, end=NOW - 30.1))
     assert stale.role("decode").steps == ()

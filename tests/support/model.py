@@ -314,7 +314,6 @@ class Model:
             self.pods[uid] = Pod(
                 name=uid, uid=uid, role=labels[names.ROLE], owner=name, ip=uid,
                 revision=labels.get(names.REVISION, ""), created_at=self.now, phase="Pending",
-                waits_since=self.now,
                 started=False, assigned=False, ready=False,
                 gpu_type=self._template_labels(name).get(names.GPU_TYPE, ""),
                 shows_token=names.TOKEN_VOLUME in self._volumes(name),

@@ -115,7 +115,7 @@ def _late_pods(snapshot: Snapshot, pods: list[Pod]) -> Iterator[tuple[str, float
             why = f"does not start: {': '.join(filter(None, pod.waiting))}"
         else:
             why = "is not ready"
-        yield f"pod {pod.name} {why}", pod.waits_since, patience_s
+        yield f"pod {pod.name} {why}", max(pod.created_at, pod.waits_since), patience_s
 
 
 def _refused_pods(snapshot: Snapshot) -> Iterator[tuple[str, float, float]]:
