@@ -10,8 +10,6 @@ import yaml
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 """An architecture, as images name it, to the machine that wheels name."""
-PACKAGES = {name: name for name in ("git", "buildah", "skopeo", "debootstrap")}
-"""A program that a release needs to the package of Debian, Ubuntu and Fedora that has it."""
 
 _PART = r"(0|[1-9][0-9]*)"
 _VERSION = re.compile(rf"{_PART}\.{_PART}\.{_PART}")
@@ -70,10 +68,11 @@ def check_clean(status: str) -> None:
 
 
 def check_programs(find: Callable[[str], str | None], wanted: Iterable[str]) -> None:
-    """Refuse a machine that lacks a program; the message has the packages to install."""
+    """Refuse a machine that lacks a program; the message has the packages to install, which Debian,
+    Ubuntu and Fedora name as the programs."""
     missing = [program for program in wanted if find(program) is None]
     if missing:
-        packages = " ".join(PACKAGES[program] for program in missing)
+        packages = " ".join(missing)
         raise ReleaseError(
             f"{', '.join(missing)} not found: apt-get install {packages} (dnf install {packages})"
         )

@@ -98,10 +98,15 @@ class Comparison:
     @property
     def message(self) -> str:
         """The figures, for people."""
-        return (
-            f"{self.new.met:.0f} of {self.new.count:.0f} requests of the new revision met the SLO, "
-            f"and {self.old.met:.0f} of {self.old.count:.0f} of the old one in the same time"
-        )
+        return describe(self.new, self.old)
+
+
+def describe(new: Tally, old: Tally) -> str:
+    """Return how many requests of both revisions met the SLO, for people."""
+    return (
+        f"{new.met:.0f} of {new.count:.0f} requests of the new revision met the SLO, and "
+        f"{old.met:.0f} of {old.count:.0f} of the old one in the same time"
+    )
 
 
 def compare(bins: Iterable[Bin], *, level: float, ended: bool) -> Comparison:

@@ -15,6 +15,7 @@ from argosy_law.canary import (
     Verdict,
     compare,
     counts_by_revision,
+    describe,
     read_bins,
 )
 from argosy_law.rollout import RolloutState, Split
@@ -134,10 +135,8 @@ def _repeat(since: str, written: CanaryStatus | None) -> Trial:
 
 
 def _lost(snapshot: Snapshot, trial: Trial) -> str:
-    new, old = trial.new, trial.old
     return (
-        f"a change of the spec: the canary is lost. {new.met:.0f} of {new.count:.0f} requests of "
-        f"the new revision met the SLO, and {old.met:.0f} of {old.count:.0f} of the old one in the "
-        f"same time. Put the spec back, or promote it all the same with kubectl argosy rollout "
-        f"promote {snapshot.fleet.name}"
+        f"a change of the spec: the canary is lost. {describe(trial.new, trial.old)}. Put the spec "
+        "back, or promote it all the same with kubectl argosy rollout promote "
+        f"{snapshot.fleet.name}"
     )

@@ -154,7 +154,7 @@ REASONS: dict[str, dict[StepReason, str]] = {
         StepReason.CANARY_UNDECIDED: "the canary's time is over, and its verdicts do not show yet "
         "how good the new revision is; it stays at its share",
         StepReason.CANARY_LOST: "the new revision misses the SLO more often than the old one; it "
-        "stays at its share until the spec is put back, or it is promoted",
+        "stays at its share until it is refused, the spec is put back, or it is promoted",
     },
     "go_back": {
         StepReason.NOTHING_FAILED: "no rollout goes on, or none that has failed and can go back",

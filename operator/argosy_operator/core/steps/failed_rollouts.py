@@ -28,7 +28,7 @@ _NOT_JUDGED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RolloutFailure:
     """Why a rollout has failed."""
 
     reason: str
@@ -74,12 +74,12 @@ def _revision_of_before(snapshot: Snapshot) -> Past | None:
     return next((past for past in others if past.spec is not None), None)
 
 
-def _failure(snapshot: Snapshot, draft: Draft) -> tuple[Failure | None, float]:
+def _failure(snapshot: Snapshot, draft: Draft) -> tuple[RolloutFailure | None, float]:
     """Return why the rollout has failed, or in how many seconds it may have."""
     if draft.split is not None and draft.split.state == RolloutState.CANARY_LOST:
         assert draft.trial is not None
         new, old = draft.trial.new, draft.trial.old
-        return Failure(
+        return RolloutFailure(
             "CanaryLost",
             f"{new.met:.0f} of {new.count:.0f} requests of it met the SLO, and {old.met:.0f} of "
             f"{old.count:.0f} of the old revision in the same time",
@@ -89,13 +89,13 @@ def _failure(snapshot: Snapshot, draft: Draft) -> tuple[Failure | None, float]:
         if not pod.ready and pod.restarts >= CRASHES:
             says = pod.terminated[1].strip()[-200:] if pod.terminated else ""
             output = f": {says}" if says else ""
-            return Failure("Crashing", f"pod {pod.name} keeps crashing{output}"), 0.0
+            return RolloutFailure("Crashing", f"pod {pod.name} keeps crashing{output}"), 0.0
     wait_s = inf
     for what, since, patience_s in (*_late_pods(snapshot, pods), *_refused_pods(snapshot)):
         left_s = since + patience_s - snapshot.now
         if left_s <= 0:
             late = f"{what}, {patience_s:g} s after it was asked for"
-            return Failure("ProgressDeadline", late), 0.0
+            return RolloutFailure("ProgressDeadline", late), 0.0
         wait_s = min(wait_s, left_s)
     return None, wait_s
 
