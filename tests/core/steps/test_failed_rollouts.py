@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.api.model import dump
+from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.snapshot.pods import Pod
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from tests.support.model import Model, condition, converged
 
 WIDE = {"replicas": {"min": 2, "max": 8}}
@@ -74,6 +77,27 @@ def test_pods_that_are_not_ready_in_time_go_back_and_no_capacity_is_lost(strateg
     assert model.lost == 0
     assert condition(model, "RolledOut").reason == "RolledBack"
     assert condition(model, "Stalled").status == "True"
+
+
+@pytest.mark.parametrize(
+    ("measured", "patience_s"),
+    [("480s", 1440.0), ("200s", DEADLINE_S), ("long", DEADLINE_S), (None, DEADLINE_S)],
+)
+def test_a_role_that_starts_slowly_has_three_times_its_measured_start(
+    measured: str | None, patience_s: float
+) -> None:
+    model, _ = broken()
+    model.memory = LoopMemory()  # another operator has measured it
+    status = dump(model.fleet.status)
+    status["roles"]["decode"]["timeToReady"] = measured
+    read = ServingDeploymentStatus.model_validate(status)
+    model.fleet = model.fleet.model_copy(update={"status": read})
+    model.broken_roles = frozenset({"decode"})
+    wait(model, patience_s - 30)
+    assert coming(model)
+    assert reason(model) is None
+    wait(model, 60)
+    assert reason(model) == "ProgressDeadline"
 
 
 def test_recreated_pods_that_do_not_start_go_back_after_the_old_ones_are_gone() -> None:

@@ -88,7 +88,9 @@ class ServingDeploymentSpec(ApiModel):
     progress_deadline: Annotated[PositiveDurationText, within("progressDeadline")] = Duration("10m")
     """How long a pod may wait for a node, a quota, its volumes or its image, or crash again, before
     the fleet is Stalled: such troubles often end by themselves. What waiting does not solve is said
-    at once. Default 10m, as that of Deployments: enough for a node autoscaler to add a GPU node."""
+    at once. A rollout fails when a new pod is not ready within it, or within three times
+    status.roles.*.timeToReady where that is longer. Default 10m, as that of Deployments: enough for
+    a node autoscaler to add a GPU node."""
     model: Model
     """The weights to serve and the name that clients ask for."""
     engine: Engine = Engine()

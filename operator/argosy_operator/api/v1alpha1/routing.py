@@ -194,7 +194,7 @@ class Rollout(ApiModel):
     meanwhile is added to the old one. Default False."""
     on_failure: Literal["Rollback", "Hold"] = "Rollback"
     """What happens when a rollout has failed: its canary is lost, a new pod crashes three times, or
-    one is not ready within spec.progressDeadline. Rollback: the newest other revision of the
+    one is not ready in time (spec.progressDeadline). Rollback: the newest other revision of the
     history takes its place (status.refused), until the spec asks for another one. Hold: the rollout
     stays as it is. Default Rollback."""
     canary: Canary | None = None

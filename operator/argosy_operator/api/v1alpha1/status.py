@@ -73,6 +73,15 @@ class RoleStatus(ApiModel):
     """Measured time from a pod's creation until it is ready, such as 92s. Absent until one was
     measured."""
 
+    @property
+    def ready_in_s(self) -> float:
+        """`timeToReady` in seconds; 0 if it is absent or no number, since users can write status
+        too."""
+        try:
+            return float((self.time_to_ready or "0").removesuffix("s"))
+        except ValueError:
+            return 0.0
+
 
 class RolesStatus(ApiModel):
     """The roles that the mode uses."""

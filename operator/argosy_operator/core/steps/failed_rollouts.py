@@ -2,7 +2,7 @@
 
 It only writes the mark `status.refused`; `refusals.py` has what follows from it. A rollout has
 failed when its canary is lost, or a pod of the revision that comes keeps crashing, or is not ready
-within `spec.progressDeadline`. All of it is read from the pods, so nothing has to be kept.
+in time. All of it is read from the pods and from status, so nothing has to be kept.
 """
 
 from collections.abc import Iterator
@@ -19,6 +19,10 @@ from argosy_operator.core.steps.draft import Draft, StepReason
 
 CRASHES = 3
 """Restarts of a pod that is not ready, after which it is given up."""
+SLOW_START = 3
+"""A pod may take this many times the median start of its role, where that is longer than
+`spec.progressDeadline`: a model that is ready after 8 minutes gets 24, since a node that must come,
+an image that is not on it, or another model easily takes twice as long."""
 _NOT_JUDGED = (
     RolloutState.FETCHING_MODEL,
     RolloutState.ROLLOUT_PAUSED,
@@ -106,7 +110,7 @@ def _late_pods(snapshot: Snapshot, pods: list[Pod]) -> Iterator[tuple[str, float
     for pod in pods:
         if pod.ready or pod.draining or pod.terminating:
             continue
-        patience_s = spec.progress_deadline.seconds
+        patience_s = _patience_s(snapshot, pod.role)
         if pod.unschedulable is not None:
             if len(spec.gpu_types) > 1:  # its role may go to another GPU type first
                 patience_s += spec.autoscaling.gpu_type_fallback.seconds
@@ -116,6 +120,13 @@ def _late_pods(snapshot: Snapshot, pods: list[Pod]) -> Iterator[tuple[str, float
         else:
             why = "is not ready"
         yield f"pod {pod.name} {why}", max(pod.created_at, pod.waits_since), patience_s
+
+
+def _patience_s(snapshot: Snapshot, role: str) -> float:
+    """Return how long a pod of the role may take to be ready."""
+    before = getattr(snapshot.fleet.status.roles, role, None)
+    measured_s = 0.0 if before is None else before.ready_in_s
+    return max(snapshot.fleet.spec.progress_deadline.seconds, SLOW_START * measured_s)
 
 
 def _refused_pods(snapshot: Snapshot) -> Iterator[tuple[str, float, float]]:
