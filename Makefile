@@ -56,7 +56,8 @@ $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 
 # What only a release needs, Zig above all.
 $(VENV)/.release: $(VENV)/.dev requirements/release.txt
-	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/release.txt
+	@echo "installing what a release is made with (Zig: 100 MB to download, 411 MB on disk)"
+	@$(BIN)/uv pip install $(QUIET) --python $(PY) --require-hashes -r requirements/release.txt
 	@touch $@
 
 # vLLM is no dependency of anything either. Its list of dependencies cannot be met from PyPI, so the
@@ -152,7 +153,7 @@ krew: $(VENV)/.dev ## the kubectl plug-in as krew installs it: make krew RELEASE
 
 .PHONY: release
 release: $(VENV)/.release ## all that users install, into build/release: make release VERSION=0.1.0 (BASE=debootstrap)
-	@$(PY) -m local.release "$(VERSION)" $(if $(REGISTRY),--registry "$(REGISTRY)") $(if $(BASE),--base "$(BASE)") \
+	@$(PY) -m local.release "$(VERSION)" $(if $(BASE),--base "$(BASE)") \
 		$(if $(PLATFORMS),--platforms "$(PLATFORMS)") $(if $(IMAGES),--images "$(IMAGES)")
 
 .PHONY: bench-engine

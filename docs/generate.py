@@ -11,13 +11,15 @@ gateway, `docs/reference/rules.md` from the rules and gates of the scaling law,
 programs' tables of series, `docs/reference/handover.md` from the states of pulls and leases,
 `docs/reference/peer-tests.md` from the names of the tests, `docs/reference/simulate-flags.md` from
 the simulator's table of flags, the chart's `_defaults.tpl` from its values, and its dashboards from
-`docs/dashboards.py`."""
+`docs/dashboards.py`. Where the operator and the install pages name the registry of the images and
+the version of a release, both are set from the chart's values and `pyproject.toml`."""
 
 import argparse
 import json
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -472,6 +474,20 @@ def chart_defaults() -> str:
     )
 
 
+NAMING = ("README.md", "docs/how-to/install.md", "operator/argosy_operator/cli/run.py")
+"""Files of people that name the registry or the version of a release."""
+_REGISTRY = re.compile(
+    r'^(REGISTRY = ")[^"]*|((?:oci://|engine=))[\w./:-]+(?=/(?:argosy|engine-cpu)\b)', re.MULTILINE
+)
+_VERSION = re.compile(r"(--version |VERSION=|release/|argosy-|image[-:]|engine-cpu:)\d+\.\d+\.\d+")
+
+
+def write_names(text: str, registry: str, version: str) -> str:
+    """Return the text with this registry and this version in place of those that it names."""
+    text = _REGISTRY.sub(lambda found: f"{found[1] or found[2]}{registry}", text)
+    return _VERSION.sub(lambda found: f"{found[1]}{version}", text)
+
+
 def files() -> dict[Path, str]:
     """Every generated file with its text. A page of the runbook keeps its hand-written part."""
     texts = {ROOT / name: wrapped(page()) for name, page in PAGES.items()}
@@ -481,6 +497,10 @@ def files() -> dict[Path, str]:
         template = chart_template(definition)
         texts[CHART / "templates/crds" / name] = template
     texts[CHART / "templates/_defaults.tpl"] = chart_defaults()
+    registry = yaml.safe_load((CHART / "values.yaml").read_text())["images"]["registry"]
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    for path in (ROOT / name for name in NAMING):
+        texts[path] = write_names(path.read_text(), registry, version)
     for dashboard in dashboards.DASHBOARDS:
         path = CHART / "files/dashboards" / f"{dashboard.name}.json"
         texts[path] = dashboards.as_json(dashboard)

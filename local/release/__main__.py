@@ -12,9 +12,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from local.cluster.config.images import read_registry
 from local.krew.__main__ import build as build_plugin
 from local.release import checks, images
-from local.release.chart import package_chart, read_registry
+from local.release.chart import package_chart
 from local.release.checks import ReleaseError
 from local.release.wheels import ROOT, build_wheels, commit
 
@@ -23,8 +24,6 @@ from local.release.wheels import ROOT, build_wheels, commit
 class Asked:
     """What a release is made of."""
 
-    registry: str
-    """What the names of images begin with: `REGISTRY/operator:VERSION`."""
     base: str
     platforms: tuple[str, ...]
     images: tuple[str, ...]
@@ -44,11 +43,11 @@ def make(version: str, asked: Asked) -> Path:
     _say("wheels: amd64, arm64")
     build_wheels(out, version)
     _say("the chart")
-    package_chart(out, version, asked.registry)
+    package_chart(out, version)
     for image in asked.images:
         _say(f"the image {image}: {', '.join(asked.platforms)}")
         labels = images.labels_of(image, version, commit(), source, base)
-        name = f"{asked.registry}/{image}:{version}"
+        name = f"{read_registry()}/{image}:{version}"
         images.build_image(image, out, name, version, asked.platforms, base, labels)
     notes += f"\nThe images begin with `{base.name}`, for {', '.join(asked.platforms)}.\n"
     (out / "notes.md").write_text(notes)
@@ -94,17 +93,11 @@ def main() -> int:
     parser.add_argument(
         "version", help="MAJOR.MINOR.PATCH, as pyproject.toml and Chart.yaml have it"
     )
-    parser.add_argument("--registry", default=read_registry(), help="default: the chart's")
     parser.add_argument("--base", default="docker.io/library/debian:trixie-slim")
     parser.add_argument("--platforms", default=images.native_platform(), help="parted by blanks")
     parser.add_argument("--images", default=" ".join(images.IMAGES), help="parted by blanks")
     given = parser.parse_args()
-    asked = Asked(
-        given.registry.rstrip("/"),
-        given.base,
-        tuple(given.platforms.split()),
-        tuple(given.images.split()),
-    )
+    asked = Asked(given.base, tuple(given.platforms.split()), tuple(given.images.split()))
     try:
         out = make(check(given.version, asked), asked)
     except ReleaseError as error:

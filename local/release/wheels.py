@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from argosy_engine.model.native.compile import GLIBC
 from local.release.checks import MACHINES, ReleaseError, wheel_of
 
 ROOT = Path(__file__).resolve().parents[2]
+_TOOLS = ("auditwheel", "hatchling", "ziglang")
 _SOURCES = ("pyproject.toml", "README.md", "LICENSE", "operator", "engine")
 
 
@@ -20,6 +22,9 @@ def build_wheels(out: Path, version: str) -> list[Path]:
     the sources stay as they are, and reach no wheel. auditwheel reads every library and says
     whether the name of the wheel is true. Only the one of this machine can be started here.
     """
+    missing = [tool for tool in _TOOLS if find_spec(tool) is None]
+    if missing:
+        raise ReleaseError(f"{', '.join(missing)} not installed: run make .venv/.release first")
     built = []
     with tempfile.TemporaryDirectory() as name:
         for arch, machine in MACHINES.items():

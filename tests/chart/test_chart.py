@@ -23,6 +23,7 @@ from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.engines import EnginePod
+from local.cluster.config.images import read_registry
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
 
@@ -470,9 +471,9 @@ def test_fleets_share_a_gpu_budget_only_if_one_is_set():
 
 def test_the_readmes_install_line_renders_with_every_image_of_the_registry():
     readme = (CHART.parents[1] / "README.md").read_text()
-    (line,) = re.findall(r"^(helm install .*?[^\\])$", readme, re.DOTALL | re.MULTILINE)
+    (line,) = re.findall(r"^helm install argosy oci://.*?[^\\]$", readme, re.DOTALL | re.MULTILINE)
     words = shlex.split(line.replace("\\\n", " "))
-    assert words[:4] == ["helm", "install", "argosy", "oci://ghcr.io/argosy-serving/argosy"]
+    assert words[3] == f"oci://{read_registry()}/argosy"
     assert words[words.index("--version") + 1] == version("argosy")
     own = ("--set", "images.registry=registry.example.com/argosy")
     code, text = helm("template", "argosy", str(CHART), *words[4:], *own)

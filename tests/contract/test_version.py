@@ -1,6 +1,5 @@
 """The version is written in pyproject.toml; every other place says the same."""
 
-import re
 import subprocess
 import sys
 import tomllib
@@ -11,6 +10,8 @@ import yaml
 
 import argosy
 from argosy_operator.cli.run import DEFAULT_ENGINE, DEFAULT_GATEWAY
+from docs.generate import NAMING, write_names
+from local.cluster.config.images import read_registry
 
 ROOT = Path(__file__).parents[2]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -25,11 +26,14 @@ def test_the_operators_default_images_have_it():
     assert {image.rpartition(":")[2] for image in (DEFAULT_ENGINE, DEFAULT_GATEWAY)} == {VERSION}
 
 
-def test_the_install_pages_have_it():
-    for page in ("README.md", "docs/how-to/install.md"):
-        text = (ROOT / page).read_text()
-        versions = re.findall(r"(?:--version |VERSION=|release/|engine-cpu:)(\d+\.\d+\.\d+)", text)
-        assert set(versions) == {VERSION}, page
+@pytest.mark.parametrize("page", NAMING)
+def test_each_place_that_names_it_or_the_registry_is_generated(page: str) -> None:
+    registry = read_registry()
+    text = write_names((ROOT / page).read_text(), "registry.example:5000/team", "12.3.4")
+    assert registry not in text
+    assert VERSION not in text
+    assert "registry.example:5000/team" in text
+    assert write_names(text, registry, VERSION) == (ROOT / page).read_text()
 
 
 @pytest.mark.parametrize("command", ["argosy", "kubectl-argosy"])

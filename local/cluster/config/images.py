@@ -5,11 +5,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from local.cluster.layout import SOURCE
 
 TEMPLATE = Path(__file__).with_name("images.json")
 # Every pod sees these through its root.
 _COMMON = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/opt")
+
+
+def read_registry() -> str:
+    """Return the registry of the chart's images: the one place where the owner sets it."""
+    values = yaml.safe_load((SOURCE / "charts" / "argosy" / "values.yaml").read_text())
+    registry: str = values["images"]["registry"]
+    return registry
 
 
 def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any]]:
@@ -22,6 +31,7 @@ def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any
         "base_python": sys.base_prefix,
         "source": str(SOURCE),
         "bin": str(bin_dir),
+        "registry": read_registry(),
     }
     entries: dict[str, dict[str, Any]] = {}
     released = extra is not None and extra.is_dir()
@@ -35,9 +45,9 @@ def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any
     if extra is not None and released:
         from local.cluster.config.released import read_images
 
-        entries = {name: entry for name, entry in entries.items() if "/argosy-serving/" not in name}
+        entries = {name: entry for name, entry in entries.items() if "{registry}" not in name}
         entries |= read_images(extra)
-    resolved = {name: _fill(entry, values) for name, entry in entries.items()}
+    resolved = {_fill(name, values): _fill(entry, values) for name, entry in entries.items()}
     for entry in resolved.values():
         paths = [str(Path(path)) for path in entry.get("paths", [])]
         entry["paths"] = [path for path in paths if not path.startswith(_COMMON)]

@@ -24,9 +24,9 @@ class ExistingCluster:
     def __init__(self, kubeconfig: Path, registry: str) -> None:
         if not registry:
             raise SystemExit(
-                "an existing cluster pulls its images from a registry: build the Dockerfile's "
-                f"targets operator, gateway and engine, push them with tag {version('argosy')}, "
-                "and run make demo KUBECONFIG=… REGISTRY=…"
+                "an existing cluster pulls its images from a registry: make them with "
+                f"make release VERSION={version('argosy')}, push them as docs/how-to/install.md "
+                "says, and run make demo KUBECONFIG=… REGISTRY=…"
             )
         self.kube = Kube(kubeconfig)
         self._registry = registry
@@ -42,10 +42,7 @@ class ExistingCluster:
     def install(self, figures: DemoFigures) -> None:  # noqa: ARG002 — the protocol's
         """Install the chart with images from the user's registry."""
         self.kube.kubectl("create", "namespace", NAMESPACE)
-        images = []
-        for name in ("operator", "gateway", "engine"):
-            images += ["--set", f"images.{name}={self._registry}/{name}:{version('argosy')}"]
-        helm_install(self.kube, *images)
+        helm_install(self.kube, "--set", f"images.registry={self._registry}")
 
     def complete(self, figures: DemoFigures) -> None:
         """Nothing to do: `install` left nothing out."""

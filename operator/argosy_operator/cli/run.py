@@ -17,9 +17,12 @@ import typer
 if TYPE_CHECKING:
     from argosy_operator.render.common import Images
 
-DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
-DEFAULT_FETCH = f"ghcr.io/argosy-serving/fetch:{version('argosy')}"
-DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
+REGISTRY = "ghcr.io/argosy-serving"
+"""`images.registry` of the chart, which `python -m docs.generate --write` copies from there."""
+
+DEFAULT_ENGINE = f"{REGISTRY}/engine:{version('argosy')}"
+DEFAULT_FETCH = f"{REGISTRY}/fetch:{version('argosy')}"
+DEFAULT_GATEWAY = f"{REGISTRY}/gateway:{version('argosy')}"
 
 
 def default_images() -> "Images":
