@@ -147,6 +147,18 @@ class Pod:
         """Gateways send it requests."""
         return self.alive and self.ready and not self.draining
 
+    @property
+    def crashes(self) -> bool:
+        """Its engine's process has ended before. Between two crashes it runs for a moment, but it
+        is not ready then."""
+        return self.restarts > 0 and not self.ready
+
+    @property
+    def fails(self) -> bool:
+        """It is not ready and says why: no node takes it, its container cannot start or crashes."""
+        says = self.unschedulable is not None or self.waiting is not None or self.crashes
+        return self.alive and not self.ready and says
+
 
 def removal_order(pods: Iterable[Pod], now: float) -> list[Pod]:
     """Live pods of one Deployment, in the order in which its ReplicaSet removes them at `now`.

@@ -24,6 +24,7 @@ from argosy_operator.api.v1alpha1.status import Condition
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import Outcome
 from argosy_operator.core.snapshot.objects import Object, child_key, is_owned
+from argosy_operator.core.snapshot.pod_problems import Problem
 from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import Failure, Snapshot, verifies_callers
 from argosy_operator.core.status.numbers import (
@@ -34,7 +35,6 @@ from argosy_operator.core.status.numbers import (
     without_room,
 )
 from argosy_operator.core.status.problems import (
-    Problem,
     conflicts_of,
     failed_writes,
     problems_of,

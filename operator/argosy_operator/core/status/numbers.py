@@ -11,6 +11,7 @@ from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics, Signal, Value
 from argosy_law.signals.learning import SCORED_ENOUGH
 from argosy_law.slo import LEAST, Spent, spent
+from argosy_operator.api.conditions import LARGEST_MESSAGE
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names
@@ -286,7 +287,7 @@ def rollout_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any] | None:
     return {
         "strategy": snapshot.fleet.spec.rollout.strategy,
         "state": split.state,
-        "waitsFor": split.message,
+        "waitsFor": split.message[:LARGEST_MESSAGE],
         "new": new,
         "old": old[:MOST_REVISIONS],
         "canary": _canary(snapshot, draft.trial),

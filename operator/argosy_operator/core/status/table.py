@@ -23,10 +23,11 @@ from argosy_operator.api.conditions import (
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.history import Refusal
 from argosy_operator.core.snapshot.objects import rfc3339
+from argosy_operator.core.snapshot.pod_problems import FETCH_FAILURES, LOAD_FAILURES
 from argosy_operator.core.snapshot.pods import FetchProgress
 from argosy_operator.core.status.facts import METRICS_PROBLEMS, Fact, Facts, Findings, Overdue
 from argosy_operator.core.status.numbers import number, without_room
-from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES, MOST_NAMED
+from argosy_operator.core.status.problems import CAPACITY, MOST_NAMED
 from argosy_operator.core.steps.children import UNHEARD_S, is_rolled_out
 from argosy_operator.core.steps.failures import describe_conflicts
 from argosy_operator.core.steps.models import live_job, pods_of

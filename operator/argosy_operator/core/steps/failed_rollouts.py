@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from math import inf
 
 from argosy_law.rollout import RolloutState
+from argosy_operator.api.conditions import LARGEST_MESSAGE
 from argosy_operator.core.snapshot.actions import Event, EventReason, Refuse, key_of
 from argosy_operator.core.snapshot.history import Past
 from argosy_operator.core.snapshot.objects import rfc3339, seconds
+from argosy_operator.core.snapshot.pod_problems import (
+    problem_of_pod,
+    problem_of_refusal,
+    refusal_of_pods,
+)
 from argosy_operator.core.snapshot.pods import Pod
 from argosy_operator.core.snapshot.snapshot import Snapshot
 from argosy_operator.core.steps.draft import Draft, StepReason
@@ -55,13 +61,13 @@ def go_back(snapshot: Snapshot, draft: Draft) -> Draft:
     mark = {
         "revision": snapshot.revision,
         "reason": found.reason,
-        "message": found.message,
+        "message": found.message[:LARGEST_MESSAGE],
         "since": rfc3339(snapshot.now),
         "runs": past.revision,
     }
     meta = snapshot.fleet.metadata
     refuse = Refuse(snapshot.fleet.name, meta.uid, meta.resource_version, mark)
-    said = f"{message}; revision {past.revision} takes its place"
+    said = f"revision {past.revision} takes its place: {message}"
     event = Event(EventReason.GOING_BACK, said, warning=True, after=frozenset({key_of(refuse)}))
     return draft.event(event).act(refuse).within(0.0).step(StepReason.GOING_BACK, said)
 
@@ -90,15 +96,13 @@ def _failure(snapshot: Snapshot, draft: Draft) -> tuple[RolloutFailure | None, f
         ), 0.0
     pods = [pod for role in snapshot.engines for pod in snapshot.current(role) if pod.alive]
     for pod in pods:
-        if not pod.ready and pod.restarts >= CRASHES:
-            says = pod.terminated[1].strip()[-200:] if pod.terminated else ""
-            output = f": {says}" if says else ""
-            return RolloutFailure("Crashing", f"pod {pod.name} keeps crashing{output}"), 0.0
+        if pod.crashes and pod.restarts >= CRASHES:
+            return RolloutFailure("Crashing", _why(pod, snapshot)), 0.0
     wait_s = inf
     for what, since, patience_s in (*_late_pods(snapshot, pods), *_refused_pods(snapshot)):
         left_s = since + patience_s - snapshot.now
         if left_s <= 0:
-            late = f"{what}, {patience_s:g} s after it was asked for"
+            late = f"{patience_s:g} s after a pod was asked for, {what}"
             return RolloutFailure("ProgressDeadline", late), 0.0
         wait_s = min(wait_s, left_s)
     return None, wait_s
@@ -111,15 +115,16 @@ def _late_pods(snapshot: Snapshot, pods: list[Pod]) -> Iterator[tuple[str, float
         if pod.ready or pod.draining or pod.terminating:
             continue
         patience_s = _patience_s(snapshot, pod.role)
-        if pod.unschedulable is not None:
-            if len(spec.gpu_types) > 1:  # its role may go to another GPU type first
-                patience_s += spec.autoscaling.gpu_type_fallback.seconds
-            why = f"has no node: {pod.unschedulable}"
-        elif pod.waiting is not None:
-            why = f"does not start: {': '.join(filter(None, pod.waiting))}"
-        else:
-            why = "is not ready"
-        yield f"pod {pod.name} {why}", max(pod.created_at, pod.waits_since), patience_s
+        if pod.unschedulable is not None and len(spec.gpu_types) > 1:
+            # Its role may go to another GPU type first.
+            patience_s += spec.autoscaling.gpu_type_fallback.seconds
+        yield _why(pod, snapshot), max(pod.created_at, pod.waits_since), patience_s
+
+
+def _why(pod: Pod, snapshot: Snapshot) -> str:
+    """Return what is wrong with a pod that is not ready."""
+    problem = problem_of_pod(pod, snapshot.fleet)
+    return f"pod {pod.name} is not ready" if problem is None else problem.message
 
 
 def _patience_s(snapshot: Snapshot, role: str) -> float:
@@ -132,10 +137,9 @@ def _patience_s(snapshot: Snapshot, role: str) -> float:
 def _refused_pods(snapshot: Snapshot) -> Iterator[tuple[str, float, float]]:
     """Yield Deployments whose pods the API server refuses, by a quota or a policy."""
     for role in snapshot.engines:
-        deployment = snapshot.deployment(role)
-        for said in (deployment or {}).get("status", {}).get("conditions") or ():
-            if said["type"] == "ReplicaFailure" and said["status"] == "True":
-                what = f"pods of {role} cannot be created: {said.get('message', '')}"
-                since = seconds(said.get("lastTransitionTime"))
-                since = snapshot.now if since is None else since
-                yield what, since, snapshot.fleet.spec.progress_deadline.seconds
+        deployment = snapshot.deployment(role) or {}
+        refusal = refusal_of_pods(deployment)
+        if refusal is not None:
+            what = problem_of_refusal(deployment["metadata"]["name"], refusal).message
+            since = seconds(refusal.get("lastTransitionTime")) or 0.0
+            yield what, since, snapshot.fleet.spec.progress_deadline.seconds

@@ -10,7 +10,7 @@ from argosy_law.rollout import Fleet, Group, RolloutState, Strategy, choose
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.objects import Object, replicas_of
-from argosy_operator.core.snapshot.pods import Pod, gpus_of_template
+from argosy_operator.core.snapshot.pods import gpus_of_template
 from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
 from argosy_operator.core.steps.canary import canary_of, judge
 from argosy_operator.core.steps.draft import Draft, StepReason
@@ -64,7 +64,7 @@ def _group(snapshot: Snapshot, of: Object, live: Object | None, sized: Object) -
         written=0 if live is None else replicas_of(live),
         running=len(pods),
         serving=sum(pod.serving for pod in pods),
-        failing=sum(map(_fails, pods)),
+        failing=sum(pod.fails for pod in pods),
         refused=revision == snapshot.asked != snapshot.revision,
     )
 
@@ -75,9 +75,3 @@ def _former(snapshot: Snapshot, role: str, old: Iterable[Object]) -> int:
     written = sum(replicas_of(child) for child in old if role_of(child) == role)
     number = live["spec"].get("replicas") if live else None
     return written if number is None else int(number)
-
-
-def _fails(pod: Pod) -> bool:
-    """Whether a pod does not start and says why."""
-    says = pod.unschedulable is not None or pod.waiting is not None or pod.restarts > 0
-    return pod.alive and not pod.ready and says
