@@ -476,10 +476,8 @@ def chart_defaults() -> str:
 
 NAMING = ("README.md", "docs/how-to/install.md", "operator/argosy_operator/cli/run.py")
 """Files of people that name the registry or the version of a release."""
-_REGISTRY = re.compile(
-    r'^(REGISTRY = ")[^"]*|((?:oci://|engine=))[\w./:-]+(?=/(?:argosy|engine-cpu)\b)', re.MULTILINE
-)
-_VERSION = re.compile(r"(--version |VERSION=|release/|argosy-|image[-:]|engine-cpu:)\d+\.\d+\.\d+")
+_REGISTRY = re.compile(r'^(REGISTRY = ")[^"]*|(oci://)[\w./:-]+(?=/argosy\b)', re.MULTILINE)
+_VERSION = re.compile(r"(--version |VERSION=|release/|argosy-|image[-:])\d+\.\d+\.\d+")
 
 
 def write_names(text: str, registry: str, version: str) -> str:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -21,6 +22,7 @@ from argosy_operator.adapters.prometheus.allowlist import Allowlist
 from argosy_operator.api.crd import definitions
 from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.cli.kubectl.render import images_of
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.engines import EnginePod
 from local.cluster.config.images import read_registry
@@ -349,8 +351,47 @@ def test_images_default_to_the_charts_version():
     )
     mirrored = rendered("mirrored-values.yaml")
     pod = one(mirrored, "Deployment")["spec"]["template"]["spec"]
-    assert pod["containers"][0]["image"] == "mirror.example/argosy/operator:1"
+    assert pod["containers"][0]["image"] == f"mirror.example/argosy/operator:{version}"
     assert pod["imagePullSecrets"] == [{"name": "mirror"}]
+
+
+DIGEST = "sha256:" + "0f" * 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "image"),
+    [
+        ([], f"ghcr.io/argosy-serving/engine:{version('argosy')}"),
+        (["repository=engine-cpu"], f"ghcr.io/argosy-serving/engine-cpu:{version('argosy')}"),
+        (["registry=mirror:5000/a", "tag=v2"], "mirror:5000/a/engine:v2"),
+        ([f"digest={DIGEST}"], f"ghcr.io/argosy-serving/engine@{DIGEST}"),
+        (["tag=v2", f"digest={DIGEST}"], f"ghcr.io/argosy-serving/engine:v2@{DIGEST}"),
+    ],
+)
+def test_an_image_is_named_by_its_parts_and_render_names_it_alike(settings, image):
+    found = rendered(None, *(f"images.engine.{part}" for part in settings))
+    assert operator_args(found)["--engine-image"] == image
+    values = {"images": {"engine": dict(part.split("=") for part in settings)}}
+    assert images_of(values).engine == image
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["digest=0f", "repository=", "repository=a:1", "registry=mirror/", "name=engine"],
+)
+def test_a_part_that_makes_no_image_is_refused(setting):
+    code, text = helm("template", "x", str(CHART), "--set-string", f"images.fetch.{setting}")
+    assert code != 0, text
+    assert "images" in text
+
+
+def test_the_charts_own_pods_are_pulled_as_the_policy_says():
+    objects = rendered("embedded-values.yaml", "images.pullPolicy=Always")
+    pulled = {
+        name: pod["spec"]["containers"][0]["imagePullPolicy"]
+        for name, pod in pods_of(objects).items()
+    }
+    assert pulled == {"operator": "Always", "prometheus": "Always"}
 
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -376,14 +417,23 @@ def chart_with_notes(tmp_path_factory):
 @cache
 def rendered_with(chart, values):
     (chart / "values.yaml").write_text(values)
-    return helm("template", "argosy", str(chart), "-n", "argosy-system")
+    api = ("--api-versions", "monitoring.coreos.com/v1")
+    return helm("template", "argosy", str(chart), "-n", "argosy-system", *api)
+
+
+SWITCHES = [
+    ("prometheus", "embedded"),
+    ("networkPolicy", "enabled"),
+    *(("monitoring", part, "enabled") for part in ("podMonitor", "prometheusRule", "dashboards")),
+]
 
 
 @pytest.mark.parametrize("path", [*paths(DEFAULTS)], ids=".".join)
 def test_a_value_that_an_older_chart_did_not_have_has_its_default(path, chart_with_notes):
     """`helm upgrade --reuse-values` renders a chart with the values of the one before it."""
     now = copy.deepcopy(DEFAULTS)
-    now["prometheus"]["embedded"] = True
+    for *section, name in SWITCHES:
+        at(now, section)[name] = not at(DEFAULTS, section)[name]
     at(now, path[:-1])[path[-1]] = copy.deepcopy(at(DEFAULTS, path))
     code, wanted = rendered_with(chart_with_notes, yaml.safe_dump(now))
     assert code == 0, wanted
@@ -392,6 +442,12 @@ def test_a_value_that_an_older_chart_did_not_have_has_its_default(path, chart_wi
     assert code == 0, text
     # Nobody can tell a limit that was taken away from one that is newer.
     assert "resources" in path or text == wanted
+
+
+def test_a_chart_without_any_value_has_all_defaults(chart_with_notes):
+    code, wanted = rendered_with(chart_with_notes, yaml.safe_dump(DEFAULTS))
+    assert code == 0, wanted
+    assert rendered_with(chart_with_notes, "{}") == (0, wanted)
 
 
 @pytest.mark.parametrize(("enabled", "renders"), [("true", True), ("false", False)])
@@ -430,9 +486,17 @@ def test_values_and_their_schema_name_the_same_keys():
     def known(node):
         return schema["definitions"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
 
-    assert set(schema["properties"]) - {"global", "enabled"} == set(values)
-    for name, part in values.items():
-        assert set(known(schema["properties"][name])["properties"]) == set(part)
+    def compare(node, values, where):
+        if "properties" in (node := known(node)):
+            assert set(node["properties"]) == set(values), where
+            for name, part in values.items():
+                compare(node["properties"][name], part, f"{where}.{name}")
+        else:
+            assert not isinstance(values, dict) or not values or "additionalProperties" in node
+
+    for reserved in ("global", "enabled"):
+        del schema["properties"][reserved]
+    compare(schema, values, "values")
 
 
 def with_notes(folder):
@@ -445,18 +509,19 @@ def with_notes(folder):
     return chart
 
 
-def test_notes_name_the_next_command_and_the_images(tmp_path):
-    chart = with_notes(tmp_path)
-    code, text = helm("template", "argosy", str(chart), "--show-only", "templates/notes.yaml")
+@pytest.mark.parametrize(("embedded", "count"), [("false", 4), ("true", 5)])
+def test_notes_name_the_next_command_and_all_images(embedded, count, chart_with_notes):
+    (chart_with_notes / "values.yaml").write_text((CHART / "values.yaml").read_text())
+    more = ("--set", f"prometheus.embedded={embedded}")
+    code, text = helm("template", "argosy", str(chart_with_notes), *more)
     assert code == 0, text
-    notes = yaml.safe_load(text)["notes"]
+    (notes,) = [o["notes"] for o in yaml.safe_load_all(text) if o and "notes" in o]
     assert "kubectl apply" in notes
-    installed = set(
-        re.findall(r"ghcr\.io/argosy-serving/[\w-]+:[\w.-]+", yaml.safe_dump(rendered()))
-    )
-    assert len(installed) == 4
-    assert installed <= set(notes.split())
-    assert "WARNING: no Prometheus is set" in notes
+    image = re.compile(r"(?:ghcr|docker)\.io/[\w/-]+:[\w.-]+")
+    installed = set(image.findall(yaml.safe_dump(rendered(None, more[1]))))
+    assert len(installed) == count
+    assert set(image.findall(notes)) == installed
+    assert ("WARNING: no Prometheus is set" in notes) == (embedded == "false")
     fleet_of_notes = notes.split("<<'YAML'\n")[1].split("  YAML")[0]
     ServingDeployment.model_validate(yaml.safe_load(textwrap.dedent(fleet_of_notes)))
 
@@ -562,3 +627,166 @@ def test_the_charts_own_pods_are_placed_by_the_values_of_their_component(compone
         assert found == (PLACED if name in placed else {})
         noted = (template["metadata"].get("annotations") or {}).get("team")
         assert noted == ("llm" if name in placed else None)
+
+
+EVERYTHING = (
+    *("prometheus.embedded=true", "networkPolicy.enabled=true", "monitoring.checkAPI=false"),
+    *(f"monitoring.{part}.enabled=true" for part in ("podMonitor", "prometheusRule", "dashboards")),
+)
+
+
+def selectors(item):
+    """All label selectors of an object, of any kind."""
+    if isinstance(item, list):
+        return [found for one in item for found in selectors(one)]
+    if not isinstance(item, dict):
+        return []
+    named = [item[name] for name in ("selector", "podSelector", "labelSelector") if name in item]
+    return named + [found for one in item.values() for found in selectors(one)]
+
+
+def test_common_labels_are_on_all_objects_and_pods_and_in_no_selector():
+    labelled = ("commonLabels.team=llm", "commonLabels.app\\.kubernetes\\.io/name=other")
+    objects = rendered(None, *EVERYTHING, *labelled)
+    assert {"CustomResourceDefinition", "PodMonitor", "NetworkPolicy"} <= {
+        item["kind"] for item in objects
+    }
+    for item in [*objects, *pods_of(objects).values()]:
+        labels = item["metadata"]["labels"]
+        assert labels["team"] == "llm", item["metadata"]
+        own = item.get("kind") != "CustomResourceDefinition"
+        assert labels["app.kubernetes.io/name"] == ("argosy" if own else "other")
+    plain = rendered(None, *EVERYTHING)
+    crds = "CustomResourceDefinition"
+    assert [selectors(o) for o in objects if o["kind"] != crds] == [
+        selectors(o) for o in plain if o["kind"] != crds
+    ]
+
+
+def test_labels_of_one_object_come_before_the_common_ones():
+    labels = ("commonLabels.release=mine", "monitoring.podMonitor.labels.release=prometheus")
+    objects = rendered(None, *EVERYTHING, *labels)
+    assert one(objects, "PodMonitor", "-fleets")["metadata"]["labels"]["release"] == "prometheus"
+    assert one(objects, "PrometheusRule")["metadata"]["labels"]["release"] == "mine"
+
+
+def with_json(*settings):
+    words = [word for setting in settings for word in ("--set-json", setting)]
+    code, text = helm(
+        "template", "argosy", str(CHART), "-n", "sys", "--set", "crds.enabled=false", *words
+    )
+    assert code == 0, text
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def test_objects_of_the_user_are_installed_with_their_templates_filled_in():
+    written = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "{{ .Release.Name }}-extra"},
+        "data": {"engine": '{{ include "argosy.image" (list . "engine") }}'},
+    }
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Release.Namespace }}-text'}\n"
+    objects = with_json(f"extraObjects={json.dumps([written, text])}")
+    assert one(objects, "ConfigMap", "argosy-extra")["data"]["engine"].startswith("ghcr.io/")
+    assert one(objects, "ConfigMap", "sys-text")
+
+
+def accounts(objects):
+    """Names of the accounts that are made, that pods use, and that have rights."""
+    made = {o["metadata"]["name"] for o in objects if o["kind"] == "ServiceAccount"}
+    used = {pod["spec"]["serviceAccountName"] for pod in pods_of(objects).values()}
+    bound = {s["name"] for o in objects for s in o.get("subjects", ())}
+    tokens = {
+        name
+        for o in objects
+        for rule in o.get("rules", ())
+        if "serviceaccounts/token" in rule["resources"]
+        for name in rule["resourceNames"]
+    }
+    return made, used, bound, tokens
+
+
+def test_the_operators_account_may_be_one_that_is_there_or_have_a_name_and_annotations():
+    default, own = {"argosy-operator"}, {"cloud"}
+    assert accounts(rendered()) == (default, default, default, default)
+    named = rendered(None, "serviceAccount.name=cloud", "serviceAccount.annotations.role=arn")
+    assert accounts(named) == (own, own, own, own)
+    assert one(named, "ServiceAccount")["metadata"]["annotations"] == {"role": "arn"}
+    there = rendered(None, "serviceAccount.name=cloud", "serviceAccount.create=false")
+    assert accounts(there) == (set(), own, own, own)
+
+
+def test_an_account_that_is_there_must_be_named():
+    code, text = helm("template", "x", str(CHART), "--set", "serviceAccount.create=false")
+    assert code != 0
+    assert "serviceAccount.name" in text
+
+
+def test_operators_spread_over_nodes_or_as_the_user_says():
+    def spread(objects):
+        return pods_of(objects)["operator"]["spec"].get("topologySpreadConstraints")
+
+    zones = {
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+    }
+    own = {"labelSelector": {"matchLabels": {"mine": "yes"}}}
+    asked = f"operator.topologySpreadConstraints={json.dumps([zones, zones | own])}"
+    objects = with_json(asked)
+    selector = one(objects, "Deployment")["spec"]["selector"]
+    assert spread(objects) == [zones | {"labelSelector": selector}, zones | own]
+    (default,) = spread(rendered())
+    assert (default["topologyKey"], default["labelSelector"]) == (
+        "kubernetes.io/hostname",
+        selector,
+    )
+    assert spread(with_json("operator.topologySpreadConstraints=[]")) is None
+
+
+def test_the_operator_logs_json_at_the_level_that_is_asked_for():
+    args = operator_args(rendered())
+    assert (args["--log-level"], args["--log-format"]) == ("info", "json")
+    args = operator_args(rendered(None, "operator.logLevel=debug", "operator.logFormat=text"))
+    assert (args["--log-level"], args["--log-format"]) == ("debug", "text")
+
+
+def test_policies_let_in_what_the_charts_pods_are_asked_and_are_off_by_default():
+    assert [o for o in rendered() if o["kind"] == "NetworkPolicy"] == []
+    objects = rendered(None, "prometheus.embedded=true", "networkPolicy.enabled=true")
+    deployments = {o["metadata"]["name"]: o for o in objects if o["kind"] == "Deployment"}
+    policies = {o["metadata"]["name"]: o["spec"] for o in objects if o["kind"] == "NetworkPolicy"}
+    assert policies.keys() == deployments.keys()
+    operators = deployments["argosy-operator"]["spec"]["selector"]
+    for name, policy in policies.items():
+        deployment = deployments[name]["spec"]
+        assert policy["podSelector"] == deployment["selector"]
+        assert policy["policyTypes"] == ["Ingress"]
+        (rule,) = policy["ingress"]
+        (container,) = deployment["template"]["spec"]["containers"]
+        listened = {port["containerPort"] for port in container["ports"]}
+        assert {port["port"] for port in rule["ports"]} == listened
+        sources = [{"podSelector": operators}] if name == "argosy-prometheus" else None
+        assert rule.get("from") == sources
+
+
+def test_artifact_hub_is_told_the_crds_and_an_example_that_is_valid():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    told = chart["annotations"]
+    crds = {item["name"]: item for item in yaml.safe_load(told["artifacthub.io/crds"])}
+    assert {(name, crd["kind"], crd["version"]) for name, crd in crds.items()} == {
+        (crd["metadata"]["name"], crd["spec"]["names"]["kind"], crd["spec"]["versions"][0]["name"])
+        for crd in definitions()
+    }
+    for example in yaml.safe_load(told["artifacthub.io/crdsExamples"]):
+        ServingDeployment.model_validate(example)
+
+
+def test_the_icon_is_a_file_of_the_repository_that_the_chart_names_as_its_home():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    assert chart["home"] == root
+    raw = root.replace("github.com", "raw.githubusercontent.com") + "/main/"
+    assert chart["icon"].startswith(raw)
+    assert "<svg" in (ROOT / chart["icon"].removeprefix(raw)).read_text()

@@ -73,7 +73,7 @@ def until_only_new(argosy, fleet, old, *roles):
 def with_images(tag, *names):
     """The chart's setting of the images, by default all three, to those of another release."""
     names = names or ("operator", "engine", "gateway")
-    return "--set", ",".join(f"images.{n}=ghcr.io/argosy-serving/{n}:{tag}" for n in names)
+    return "--set-string", ",".join(f"images.{name}.tag={tag}" for name in names)
 
 
 def operators(argosy):

@@ -1,13 +1,41 @@
 {{/* Generated from values.yaml by `python -m docs.generate --write`. */}}
 {{- define "argosy.defaults" -}}
 {
+  "commonLabels": {},
   "images": {
     "registry": "ghcr.io/argosy-serving",
-    "operator": "",
-    "gateway": "",
-    "engine": "",
-    "fetch": "",
-    "pullSecrets": []
+    "pullPolicy": "IfNotPresent",
+    "pullSecrets": [],
+    "operator": {
+      "registry": "",
+      "repository": "operator",
+      "tag": "",
+      "digest": ""
+    },
+    "gateway": {
+      "registry": "",
+      "repository": "gateway",
+      "tag": "",
+      "digest": ""
+    },
+    "engine": {
+      "registry": "",
+      "repository": "engine",
+      "tag": "",
+      "digest": ""
+    },
+    "fetch": {
+      "registry": "",
+      "repository": "fetch",
+      "tag": "",
+      "digest": ""
+    },
+    "prometheus": {
+      "registry": "docker.io",
+      "repository": "prom/prometheus",
+      "tag": "v3.15.0",
+      "digest": ""
+    }
   },
   "podTemplate": {
     "metadata": {},
@@ -15,6 +43,8 @@
   },
   "operator": {
     "replicas": 2,
+    "logLevel": "info",
+    "logFormat": "json",
     "resources": {
       "requests": {
         "cpu": "100m",
@@ -35,9 +65,21 @@
     "nodeSelector": {},
     "tolerations": [],
     "affinity": {},
+    "topologySpreadConstraints": [
+      {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway"
+      }
+    ],
     "priorityClassName": "",
     "podAnnotations": {},
     "env": []
+  },
+  "serviceAccount": {
+    "create": true,
+    "name": "",
+    "annotations": {}
   },
   "rbac": {
     "namespaced": false,
@@ -46,6 +88,9 @@
   "crds": {
     "enabled": true,
     "keep": true
+  },
+  "networkPolicy": {
+    "enabled": false
   },
   "prometheus": {
     "url": "",
@@ -60,7 +105,6 @@
     "headers": {},
     "headersSecret": "",
     "embedded": false,
-    "image": "docker.io/prom/prometheus:v3.15.0",
     "scrapeInterval": "15s",
     "retention": "6h",
     "resources": {
@@ -99,6 +143,7 @@
       },
       "annotations": {}
     }
-  }
+  },
+  "extraObjects": []
 }
 {{- end }}

@@ -37,8 +37,17 @@ app.kubernetes.io/instance: {{ $.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
-{{/* All labels of a component's objects: (list $ "operator"). */}}
+{{/* All labels of a component's objects: (list $ "operator"), and more of them in a third item. */}}
 {{- define "argosy.labels" -}}
+{{- $ := index . 0 -}}
+{{- $own := include "argosy.ownLabels" . | fromYaml -}}
+{{- $more := dict -}}
+{{- if gt (len .) 2 }}{{ $more = index . 2 }}{{ end -}}
+{{ toYaml (merge $own $more $.Values.commonLabels) }}
+{{- end }}
+
+{{/* Those that the chart itself writes, which no value replaces. */}}
+{{- define "argosy.ownLabels" -}}
 {{- $ := index . 0 -}}
 {{ include "argosy.selector" . }}
 app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
@@ -46,11 +55,20 @@ app.kubernetes.io/managed-by: {{ $.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{/* An image: (list $ "engine"). */}}
+{{/* An image: (list $ "engine"). A tag beside a digest is for people, so the default one is left out. */}}
 {{- define "argosy.image" -}}
 {{- $ := index . 0 -}}
-{{- $program := index . 1 -}}
-{{- get $.Values.images $program | default (printf "%s/%s:%s" $.Values.images.registry $program $.Chart.AppVersion) -}}
+{{- $image := get $.Values.images (index . 1) -}}
+{{- $tag := $image.tag | default (ternary "" $.Chart.AppVersion (ne $image.digest "")) -}}
+{{ $image.registry | default $.Values.images.registry }}/{{ $image.repository }}{{ with $tag }}:{{ . }}{{ end }}{{ with $image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* The operator's ServiceAccount. */}}
+{{- define "argosy.serviceAccount" -}}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) }}
+{{- fail "serviceAccount.create is false: name the ServiceAccount that is there in serviceAccount.name" }}
+{{- end }}
+{{- .Values.serviceAccount.name | default (include "argosy.operator" .) -}}
 {{- end }}
 
 {{/* The address of Prometheus; empty where there is none. */}}
@@ -104,8 +122,7 @@ imagePullSecrets:
 {{- $values := index . 1 -}}
 namespace: {{ $.Release.Namespace }}
 labels:
-  {{- $own := include "argosy.labels" (list $ (index . 2)) | fromYaml }}
-  {{- toYaml (merge $own $values.labels) | nindent 2 }}
+  {{- include "argosy.labels" (list $ (index . 2) $values.labels) | nindent 2 }}
 {{- with $values.annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}

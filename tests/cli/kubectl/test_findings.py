@@ -249,7 +249,7 @@ def test_render_of_a_model_that_is_fetched_says_why_there_are_no_engines(
     assert run("render", str(tmp_path / "f"))[2] == ""
 
 
-VALUES = """images: {engine: mirror/engine:2, gateway: "", fetch: mirror/fetch:2}
+VALUES = """images: {engine: {registry: mirror, tag: "2"}, gateway: {tag: ""}}
 podTemplate:
   spec:
     priorityClassName: serving
@@ -291,8 +291,10 @@ def test_render_takes_the_charts_values_for_images_and_pods(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ("images: {engin: x}", "the chart has no value images.engin: it has engine, gateway"),
-        ("images: {engine: 3}", "images.engine is no text"),
+        ("images: {engin: x}", "the chart has no value images.engin: it has registry, engine"),
+        ("images: {engine: mirror/engine:3}", "images.engine is no map of values"),
+        ("images: {engine: {version: 3}}", "it has registry, repository, tag, digest"),
+        ("images: {engine: {tag: 3}}", "images.engine.tag is no text: put it into quotes"),
         ("images: mine", "images is no map of values"),
         ("podTemplate: {pod: {}}", "the chart has no value podTemplate.pod: it has metadata, spec"),
         ("podTemplate: {spec: 7}", "podTemplate.spec: Input should be a valid dictionary"),

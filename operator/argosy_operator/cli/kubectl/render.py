@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +15,7 @@ from argosy_operator.api.model import PodTemplate
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.cli.kubectl.command import CommandError, Exit, Files, as_json, as_yaml, items
 from argosy_operator.cli.kubectl.lint import findings, read_fleets
-from argosy_operator.cli.run import default_images
+from argosy_operator.cli.run import REGISTRY, default_images
 from argosy_operator.core.plan import plan
 from argosy_operator.core.snapshot.actions import Apply, Create
 from argosy_operator.core.snapshot.objects import Object, path
@@ -22,8 +23,13 @@ from argosy_operator.core.snapshot.snapshot import Clock, LoopMemory
 from argosy_operator.core.snapshot.template import refusals_of_installed
 from argosy_operator.render.common import Images
 
-IMAGES = ("engine", "gateway", "fetch", "operator", "pullSecrets")
-"""The keys of `images`. The last two are of the operator's own pods."""
+IMAGES = (
+    *("registry", "engine", "gateway", "fetch"),
+    *("operator", "prometheus", "pullPolicy", "pullSecrets"),
+)
+"""The keys of `images`. Those of the second line are of the chart's own pods."""
+PARTS = ("registry", "repository", "tag", "digest")
+"""The keys of one image."""
 
 
 def _merge(far: Mapping[str, Any], near: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,16 +46,14 @@ def _merge(far: Mapping[str, Any], near: Mapping[str, Any]) -> dict[str, Any]:
     return whole
 
 
-def with_values(default: Images, values: Mapping[str, Any]) -> Images:
-    """What an operator has that the chart installs with these values; `default` where they say
-    nothing. Raises ValueError for values that the chart does not have.
-
-    Values of a further file are those over the outcome of the first."""
+def images_of(values: Mapping[str, Any]) -> Images:
+    """Return what an operator has that the chart installs with these values. Raises ValueError for
+    values that the chart does not have."""
     given, asked = _map(values, "images"), _map(values, "podTemplate")
     _known(given, IMAGES, "images")
     _known(asked, PodTemplate.model_fields, "podTemplate")
     try:
-        template = PodTemplate.model_validate(_merge(default.template.model_dump(), asked))
+        template = PodTemplate.model_validate(asked)
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(
@@ -57,18 +61,14 @@ def with_values(default: Images, values: Mapping[str, Any]) -> Images:
         ) from error
     for one in refusals_of_installed(template):
         raise ValueError(f"{path(one.place)}: {one.sentence}")
-    return Images(
-        engine=_image(given, "engine") or default.engine,
-        gateway=_image(given, "gateway") or default.gateway,
-        template=template,
-        fetch=_image(given, "fetch") or default.fetch,
-    )
+    engine, gateway, fetch = (_image(given, name) for name in ("engine", "gateway", "fetch"))
+    return Images(engine, gateway, template, fetch=fetch)
 
 
-def _map(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _map(values: Mapping[str, Any], key: str, where: str | None = None) -> Mapping[str, Any]:
     found = values.get(key)
     if found is not None and not isinstance(found, Mapping):
-        raise ValueError(f"{key} is no map of values")
+        raise ValueError(f"{where or key} is no map of values")
     return found or {}
 
 
@@ -80,11 +80,23 @@ def _known(values: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
 
 
 def _image(given: Mapping[str, Any], name: str) -> str:
-    """The image; the empty text stands for the default, as in the chart."""
-    image = given.get(name) or ""
-    if not isinstance(image, str):
-        raise ValueError(f"images.{name} is no text: write an image such as registry/path:tag")
-    return image
+    """Return an image as the chart writes it (`argosy.image` in its templates)."""
+    where = f"images.{name}"
+    parts = _map(given, name, where)
+    _known(parts, PARTS, where)
+    registry, repository, tag, digest = (_text(parts, part, where) for part in PARTS)
+    registry = registry or _text(given, "registry", "images") or REGISTRY
+    tag = tag or ("" if digest else version("argosy"))
+    image = f"{registry}/{repository or name}"
+    return image + (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
+
+
+def _text(values: Mapping[str, Any], key: str, where: str) -> str:
+    """Return the text; the empty one stands for the default, as in the chart."""
+    found = values.get(key) or ""
+    if not isinstance(found, str):
+        raise ValueError(f"{where}.{key} is no text: put it into quotes")
+    return found
 
 
 def render(
@@ -133,11 +145,12 @@ def render(
 
 
 def _images(files: list[str]) -> Images:
-    """Return the images of an operator that is installed with these values."""
-    images = default_images()
+    """Return the images of an operator that is installed with the values of these files."""
+    images, values = default_images(), dict[str, Any]()
     for file in files:
+        values = _merge(values, _values(file))
         try:
-            images = with_values(images, _values(file))
+            images = images_of(values)
         except ValueError as error:
             raise CommandError(f"{file}: {error}") from error
     return images
