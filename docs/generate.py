@@ -10,9 +10,10 @@ gateway, `docs/reference/rules.md` from the rules and gates of the scaling law,
 `docs/reference/kubectl.md` from the flags of `kubectl argosy`, `docs/reference/metrics.md` from the
 programs' tables of series, `docs/reference/handover.md` from the states of pulls and leases,
 `docs/reference/peer-tests.md` from the names of the tests, `docs/reference/simulate-flags.md` from
-the simulator's table of flags, the chart's `_defaults.tpl` from its values, and its dashboards from
-`docs/dashboards.py`. Where the operator and the install pages name the registry of the images and
-the version of a release, both are set from the chart's values and `pyproject.toml`."""
+the simulator's table of flags, the chart's `_defaults.tpl` and the table of its README from its
+values, and its dashboards from `docs/dashboards.py`. Where the operator, the chart's README and the
+install pages name the registry of the images and the version of a release, both are set from the
+chart's values and `pyproject.toml`."""
 
 import argparse
 import json
@@ -45,7 +46,7 @@ from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.shell import concurrency, loop
 from argosy_operator.shell import metrics as operator_metrics
-from docs import dashboards, kubectl_page, messages_page, peer_tests, runbook_pages
+from docs import chart_values, dashboards, kubectl_page, messages_page, peer_tests, runbook_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "argosy"
@@ -486,6 +487,13 @@ def write_names(text: str, registry: str, version: str) -> str:
     return _VERSION.sub(lambda found: f"{found[1]}{version}", text)
 
 
+def chart_readme(written: str) -> str:
+    """Return the chart's README with the table of its values; what stands above it is kept."""
+    head, _, _ = written.partition("\n## Values\n")
+    values = chart_values.read((CHART / "values.yaml").read_text())
+    return f"{head}\n## Values\n\n{NOTE}\n{chart_values.table(values)}\n"
+
+
 def files() -> dict[Path, str]:
     """Every generated file with its text. A page of the runbook keeps its hand-written part."""
     texts = {ROOT / name: wrapped(page()) for name, page in PAGES.items()}
@@ -499,6 +507,8 @@ def files() -> dict[Path, str]:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     for path in (ROOT / name for name in NAMING):
         texts[path] = write_names(path.read_text(), registry, version)
+    readme = CHART / "README.md"
+    texts[readme] = chart_readme(write_names(readme.read_text(), registry, version))
     for dashboard in dashboards.DASHBOARDS:
         path = CHART / "files/dashboards" / f"{dashboard.name}.json"
         texts[path] = dashboards.as_json(dashboard)
