@@ -171,10 +171,14 @@ def released(module: str, version: str, checksum: str) -> Path:
     return Path(found["Dir"])
 
 
-def program_of(module: str, version: str, checksum: str, package: str) -> Path:
+def program_of(
+    module: str, version: str, checksum: str, package: str, siblings: tuple[str, ...] = ()
+) -> Path:
     """Return a program of a released Go module, built once with what the module's own go.sum names.
 
-    It is not of the cluster: nothing of `STAGES` is built anew for it. Raises BuildError.
+    `siblings`: lines of go.sum for modules of the same repository. go.mod replaces these by folders
+    that a release does not have. The program is not of the cluster: nothing of `STAGES` is built
+    anew for it. Raises BuildError.
     """
     folder = released(module, version, checksum)
     program = cache_root() / "tools" / f"{package.rpartition('/')[2]}-{version}"
@@ -184,12 +188,25 @@ def program_of(module: str, version: str, checksum: str, package: str) -> Path:
         if not program.exists():
             partial = program.with_name(f"{program.name}.partial")
             flags = [*FLAGS, "-ldflags=-s -w", "-tags=remove_all_sd", "-o", str(partial)]
+            if siblings:
+                flags.append(f"-modfile={_without_folders(folder, siblings, program)}")
             words = [str(find_go()), "build", *flags, package]
             done = subprocess.run(words, cwd=folder, env=_go_env(), capture_output=True, text=True)
             if done.returncode:
                 raise BuildError(f"{package} could not be built:\n{done.stderr[-2000:]}")
             partial.replace(program)
     return program
+
+
+def _without_folders(folder: Path, siblings: tuple[str, ...], program: Path) -> Path:
+    """Write a module's go.mod without its replacements, and its go.sum with `siblings`, beside
+    `program`."""
+    written = program.with_name(f"{program.name}.mod")
+    modules = (folder / "go.mod").read_text()
+    written.write_text(re.sub(r"\nreplace \(.*?\n\)", "", modules, flags=re.DOTALL))
+    sums = (folder / "go.sum").read_text().rstrip()
+    written.with_suffix(".sum").write_text("\n".join([sums, *siblings, ""]))
+    return written
 
 
 @functools.cache
