@@ -204,8 +204,6 @@ class VerdictsStatus(ApiModel):
 class CanaryStatus(ApiModel):
     """The canary of a rollout."""
 
-    share: Short
-    """The spec's rollout.canary.share."""
     since: Timestamp
     """When its pods served for the first time."""
     new: VerdictsStatus = VerdictsStatus()

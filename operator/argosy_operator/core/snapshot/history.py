@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from pydantic import ValidationError
 
@@ -13,7 +14,7 @@ from argosy_operator.core.snapshot.objects import Object, is_owned, seconds
 KIND = "ControllerRevision"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Past:
     """A revision of the history."""
 
@@ -25,7 +26,7 @@ class Past:
     live: Object
     """The ControllerRevision."""
 
-    @property
+    @cached_property
     def spec(self) -> ServingDeploymentSpec | None:
         """What it was made of; None if this operator cannot read it."""
         data = self.live.get("data")

@@ -295,14 +295,12 @@ def rollout_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any] | None:
 
 
 def _canary(snapshot: Snapshot, trial: Trial | None) -> dict[str, Any] | None:
-    canary = snapshot.fleet.spec.rollout.canary
-    if trial is None or canary is None:
+    if trial is None or snapshot.fleet.spec.rollout.canary is None:
         return None
     new, old = (
         {"met": round(one.met), "missed": round(one.missed)} for one in (trial.new, trial.old)
     )
     return {
-        "share": canary.share,
         "since": trial.since,
         "new": new,
         "old": old,
