@@ -197,6 +197,8 @@ def _size_role(view: RoleView) -> Sized:
     up, down, rule = goal.min, goal.min, Rule.IDLE
     if view.size is not None:
         up, down, rule = view.size.up, view.size.down, view.size.rule
+    if view.supply.rolling:  # what a rollout tries to start may never serve: others stay for it
+        down += max(view.supply.desired - view.supply.ready, 0)
     windows = gates.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
     held, gate = gates.record_wants(view.role.holds, up, down, now, windows), blocked_by(view)
     current, steps = view.supply.desired, view.inputs.goals.steps

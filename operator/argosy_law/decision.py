@@ -53,7 +53,7 @@ MEANING: dict[Rule, str] = {
     Rule.HOLD: "more was needed within the hold",
     Rule.ATTAINMENT_BELOW_GOAL: "measured attainment is below the goal: nothing is removed",
     Rule.SCALE_UP_PENDING: "an earlier scale-up is still starting: nothing is removed",
-    Rule.ROLLOUT_IN_PROGRESS: "a rollout is in progress: nothing is removed",
+    Rule.ROLLOUT_IN_PROGRESS: "pods of two revisions serve: nothing is removed",
     Rule.STEP_LIMIT: "spec.autoscaling.scaleUp or scaleDown limits the size of one step",
     Rule.IDLE: "no request for a whole idle window",
     Rule.SCALED_TO_ZERO: (

@@ -185,8 +185,12 @@ class RoleSupply:
     gpus_per_replica: int = 1
     rolling: bool = False
     """Whether a rollout of this role is in progress."""
+    mixed: bool = False
+    """Whether sets of two revisions serve, or of one that has just come. Until then a rollout
+    changes nothing that the law knows."""
     revision: str = ""
-    """The revision that the spec asks for."""
+    """The revision that is learnt: that of the spec once a set of it serves, and until then the one
+    that serves. Empty while none does: what is known stays."""
     old_pods: tuple[str, ...] = ()
     """Names of the pods of other revisions: what they measure is not this one's."""
 

@@ -1,9 +1,15 @@
 """`make bench-scaling`'s rollouts and canaries, shortened."""
 
+from dataclasses import replace
+
 import pytest
 
 from argosy_bench.scaling import canaries, rollouts
 from argosy_law.canary import Verdict
+from argosy_law.rollout import Strategy
+from argosy_law.sim.figures import attainment_between
+from argosy_law.sim.laws import LAWS
+from argosy_law.sim.world.machine import Revision
 from local.figures import Figures
 
 
@@ -18,6 +24,24 @@ def test_every_figure_of_the_rollouts_is_measured(monkeypatch: pytest.MonkeyPatc
     figures = Figures(rollouts.FIGURES, "a command")
     assert len(list(rollouts.measure(figures, seeds=1))) == 3
     assert figures.values.keys() == figures.rows.keys()
+
+
+@pytest.mark.parametrize("surge", [None, 0])
+def test_a_rollout_that_does_not_start_leaves_the_old_revision_to_the_law(
+    surge: int | None,
+) -> None:
+    """When the load falls, pods are removed, and what is left meets the SLO. With a surge of 0 one
+    of those that the law counts never serves."""
+    load = rollouts.Load(rollouts.stairs((8.0, 300.0), (2.0, 600.0)), {"colocated": 5})
+    load = replace(load, cold_s=20.0)
+    plan = rollouts.Plan(100.0, Strategy("Paced", surge), Revision(starts=False))
+    run = load.play(LAWS["goodput"], 0, plan=plan)
+    serving = [pod for pod in run.world.wanted("colocated") if pod.revision == 0]
+    assert len(serving) < 4
+    assert run.world.killed == 0
+    met = attainment_between(run.world, 300.0, 900.0)
+    assert met is not None
+    assert met >= rollouts.GOAL
 
 
 def test_the_tally_counts_what_must_not_happen() -> None:

@@ -65,7 +65,7 @@ WORLDS: list[Callable[[], RoleView]] = [
     lambda: replace(well(), state=replace(well().state, valid_since=NOW - 1)),
     silent_pods,
     lambda: observing(well(), attainment=Unknown("NoSamples")),
-    lambda: supplied(well(), rolling=True),
+    lambda: supplied(well(), mixed=True),
     lambda: replace(well(), state=replace(well().state, lengths=Lengths())),
     pending,
     backlogged,

@@ -216,7 +216,7 @@ def test_gauges_are_scaled_up_for_pods_that_are_ready_and_silent() -> None:
 def test_during_a_rollout_what_is_known_becomes_a_guess_again() -> None:
     rows = learning.learn(state_of(), inputs()).roles
     assert [(role.estimate.rows, role.estimate.steps) for role in rows] == [(1, 10.0)] * 2
-    rolling = learning.learn(state_of(*rows), inputs(decode={"rolling": True})).roles
+    rolling = learning.learn(state_of(*rows), inputs(decode={"mixed": True})).roles
     assert [(role.estimate.rows, role.estimate.steps) for role in rolling] == [(0, 0.0)] * 2
     assert all(role.estimate.at == NOW for role in rolling), "rows are taken all the same"
 
@@ -235,8 +235,8 @@ def rolled(
     roles = tuple(
         replace(role, steps=rows if role.role == "decode" else ()) for role in metrics.roles
     )
-    supply = {"revision": revision, "old_pods": old, "rolling": bool(old)}
-    seen = inputs(replace(metrics, roles=roles), decode=supply, prefill={"rolling": bool(old)})
+    supply = {"revision": revision, "old_pods": old, "mixed": bool(old)}
+    seen = inputs(replace(metrics, roles=roles), decode=supply, prefill={"mixed": bool(old)})
     return learning.learn(state, replace(seen, now=at))
 
 
@@ -272,8 +272,8 @@ def test_while_two_revisions_serve_a_role_has_the_size_that_the_slower_one_needs
     def demanded(role: RoleState) -> int:
         metrics = known.metrics(at, 40.0, {"prefill": 4, "decode": 4})
         roles = tuple(replace(one, steps=()) for one in metrics.roles)
-        supply = {"revision": "2", "old_pods": ("old",), "rolling": True}
-        seen = inputs(replace(metrics, roles=roles), decode=supply, prefill={"rolling": True})
+        supply = {"revision": "2", "old_pods": ("old",), "mixed": True}
+        seen = inputs(replace(metrics, roles=roles), decode=supply, prefill={"mixed": True})
         learnt = replace(state, roles=(prefill, role))
         _, decision = decide(learnt, seen.observations, GOALS, at)
         return next(t.demanded for t in decision.targets if t.role == "decode")

@@ -347,3 +347,32 @@ def test_a_revision_that_does_not_start_leaves_the_old_one_to_the_law(surge: int
             world.ready(100)
             _round(world, rollout(surge=surge))
         assert world.serving["colocated", "r1"] == wanted - (surge == 0)
+
+
+@given(
+    roles=st.sampled_from([("colocated",), ("prefill", "decode")]),
+    asked=st.sampled_from([rollout(), rollout(surge=0), rollout(surge=20), rollout("BlueGreen")]),
+    numbers=st.lists(st.lists(st.integers(1, 6), min_size=2, max_size=2), min_size=2, max_size=6),
+    quota=st.integers(0, 2),
+)
+def test_the_old_revision_follows_the_law_down_while_the_new_one_cannot_start(
+    roles: tuple[str, ...], asked: Strategy, numbers: list[list[int]], quota: int
+) -> None:
+    """The pods of the new one hang, or a quota refuses them. The last set stays."""
+    world = Cluster(dict(zip(roles, numbers[0], strict=False)), {}, broken=frozenset({"r2"}))
+    for role, n in world.wanted.items():
+        world.serving[role, "r1"] = world.written[role, "r1"] = n
+    world.revision = "r2"
+    for sizes in numbers[1:]:
+        world.wanted = dict(zip(roles, sizes, strict=False))
+        world.quota = 10_000 if quota == 0 else max(sum(sizes), world.used()) + quota - 1
+        for _ in range(20):
+            world.drained()
+            world.ready(100)
+            _round(world, asked)
+        serves = {role: world.serving[role, "r1"] for role in roles}
+        assert all(1 <= serves[role] <= n for role, n in world.wanted.items())
+        if asked.surge == 0:  # the new set has its GPUs
+            assert sum(serves.values()) >= sum(world.wanted.values()) - len(roles)
+        elif quota == 0:
+            assert serves == world.wanted

@@ -131,8 +131,8 @@ def _guessed(view: RoleView) -> bool:
     return view.size is not None and not measured
 
 
-def _rolling(view: RoleView) -> bool:
-    return view.supply.rolling
+def _mixed(view: RoleView) -> bool:
+    return view.supply.mixed
 
 
 def _scale_up_pending(view: RoleView) -> bool:
@@ -192,9 +192,9 @@ GATES: tuple[Gate, ...] = (
     ),
     Gate(
         Rule.ROLLOUT_IN_PROGRESS,
-        "A rollout of this role is in progress.",
-        _rolling,
-        _always("a rollout of this role is in progress"),
+        "In a rollout pods of two revisions serve.",
+        _mixed,
+        _always("in a rollout pods of two revisions serve"),
     ),
     Gate(
         Rule.CAPACITY_GUESSED,

@@ -136,25 +136,25 @@ def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
     rollout pods of both report, and each revision is learnt from its own: of the two together a
     slow one with few sequences and a quick one with many would say that sequences cost nothing.
     """
-    rolling, up = (
-        any(supply.rolling for supply in inputs.observations.supply),
+    mixed, up = (
+        any(supply.mixed for supply in inputs.observations.supply),
         rising(state, inputs),
     )
     return replace(
         state,
-        roles=tuple(_learn_role(role, inputs, rolling=rolling, up=up) for role in state.roles),
+        roles=tuple(_learn_role(role, inputs, mixed=mixed, up=up) for role in state.roles),
     )
 
 
-def _learn_role(role: RoleState, inputs: Inputs, *, rolling: bool, up: bool) -> RoleState:
+def _learn_role(role: RoleState, inputs: Inputs, *, mixed: bool, up: bool) -> RoleState:
     of_role, supply = inputs.metrics.role(role.role), inputs.observations.of(role.role)
     role = _of_revision(role, supply.revision)
     new = tuple(row for row in of_role.steps if row.pod not in supply.old_pods)
     old = tuple(row for row in of_role.steps if row.pod in supply.old_pods)
-    estimate, former = role.estimate, role.former if rolling else None
-    if not (rolling and role.gpu_type):
+    estimate, former = role.estimate, role.former if mixed else None
+    if not (mixed and role.gpu_type):
         estimate = capacity.learn(estimate, new, inputs.windows)
-    if rolling:
+    if mixed:
         estimate = replace(estimate, rows=0, steps=0.0)
     return replace(
         role,
@@ -167,7 +167,7 @@ def _learn_role(role: RoleState, inputs: Inputs, *, rolling: bool, up: bool) -> 
 
 def _of_revision(role: RoleState, revision: str) -> RoleState:
     """The state for a revision: another one begins with a guess, unless it is the one before."""
-    if revision == role.revision:
+    if revision in ("", role.revision):
         return role
     if not role.revision:
         return replace(role, revision=revision)

@@ -154,6 +154,12 @@ def _supply(world: World, role: PoolName, asked: Replicas | None) -> RoleSupply:
         for pod in world.pods[role]
         if pod.ready_at <= world.now and pod.ready_at < pod.gone_at and not pod.flipped
     ]
+    serves = all(
+        any(pod.revision == world.newest and pod.ready_at <= world.now for pod in world.wanted(one))
+        for one in world.roles
+    )
+    old = {pod.revision for pod in wanted if pod.revision != world.newest}
+    learnt = world.newest if serves or not old else max(old)
     return RoleSupply(
         role=role,
         desired=desired,
@@ -163,6 +169,7 @@ def _supply(world: World, role: PoolName, asked: Replicas | None) -> RoleSupply:
         cold_starts_s=tuple(starts[-NEWEST:]),
         gpus_per_replica=world.setup.replica.machine.gpus,
         rolling=asked is not None,
-        revision=str(world.newest),
-        old_pods=tuple(p.name for p in world.living(role) if p.revision != world.newest),
+        mixed=asked is not None and serves,
+        revision=str(learnt),
+        old_pods=tuple(p.name for p in world.living(role) if p.revision != learnt),
     )

@@ -204,8 +204,39 @@ def test_what_the_law_is_told_of_a_roles_pods(
         cold_starts_s=tuple(float(n) for n in range(5, 25)),  # the newest twenty
         gpus_per_replica=2,
         rolling=True,
-        revision=snapshot.revision,
+        mixed=bool(counts.get("ready")),
+        revision=snapshot.revision if counts.get("ready") else "",
     )
+
+
+OLD, NEW = ("prefill old", "decode old"), ("prefill new", "decode new")
+REVISIONS: dict[str, tuple[tuple[str, ...], str, bool]] = {
+    "no new pod serves": (OLD, "old", False),
+    "new pods of one role serve": ((*OLD, "decode new"), "old", False),
+    "a new set serves": ((*OLD, *NEW), "new", True),
+    "the old ones are gone": (NEW, "new", True),
+    "two old revisions serve": ((*OLD, "prefill mid", "decode mid", *OLD), "old", True),
+    "nothing serves": ((), "", False),
+}
+
+
+@pytest.mark.parametrize(("serving", "learnt", "mixed"), REVISIONS.values(), ids=REVISIONS)
+def test_the_law_learns_the_old_revision_until_a_set_of_the_new_one_serves(
+    serving: tuple[str, ...], learnt: str, mixed: bool
+) -> None:
+    snapshot = Model(fleet(mode="disaggregated")).snapshot()
+    pods = tuple(
+        Pod(str(n), str(n), role, snapshot.revision if age == "new" else age)
+        for n, (role, age) in enumerate(map(str.split, serving))
+    )
+    draft = replace(plan(snapshot).draft, rolling=True)
+    supply = supply_of(replace(snapshot, pods=pods), draft, "decode", 3)
+    assert supply.revision == (snapshot.revision if learnt == "new" else learnt)
+    assert supply.mixed is mixed
+    learnt_from = {pod.name for pod in pods if pod.role == "decode"} - set(supply.old_pods)
+    assert learnt_from == {
+        pod.name for pod in pods if (pod.role, pod.revision) == ("decode", supply.revision)
+    }
 
 
 def test_what_the_law_is_told_of_the_users_goals() -> None:

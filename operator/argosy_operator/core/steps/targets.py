@@ -6,6 +6,7 @@ has just started or begun to lead, and written about once in half a hold while r
 (designs/0019-restart.md). `bid_of` is what the fleet asks of the GPU budget that fleets share.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -58,6 +59,8 @@ MEASURED_STARTS = 20
 def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) -> RoleSupply:
     """The role's pods as the scaling law counts them, of all revisions: all of them serve."""
     pods = [pod for pod in snapshot.pods if pod.role == role and pod.alive]
+    revisions = _revisions_that_serve(snapshot)
+    learnt = snapshot.revision if snapshot.revision in revisions else next(iter(revisions), "")
     ready = sum(pod.serving for pod in pods)
     starts = [seconds for of, seconds in draft.memory.starts.values() if of == role]
     return RoleSupply(
@@ -70,13 +73,22 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
         cold_starts_s=tuple(starts[-MEASURED_STARTS:]),
         gpus_per_replica=snapshot.fleet.spec.role(role).resources.gpu,
         rolling=draft.rolling,
-        revision=snapshot.revision,
+        mixed=draft.rolling and (len(revisions) > 1 or learnt == snapshot.revision),
+        revision=learnt,
         old_pods=tuple(
-            pod.name
-            for pod in snapshot.pods
-            if pod.role == role and pod.revision != snapshot.revision
+            pod.name for pod in snapshot.pods if pod.role == role and pod.revision != learnt
         ),
     )
+
+
+def _revisions_that_serve(snapshot: Snapshot) -> list[str]:
+    """Return the revisions of which a set serves, the one with the most pods first."""
+    roles = {role for role, _ in snapshot.fleet.spec.active_roles()}
+    serving = [pod for pod in snapshot.pods if pod.serving and pod.role in roles]
+    pods = Counter(pod.revision for pod in serving)
+    found = {(pod.revision, pod.role) for pod in serving}
+    whole = [one for one in pods if all((one, role) in found for role in roles)]
+    return sorted(whole, key=lambda one: (-pods[one], one))
 
 
 def current_target(snapshot: Snapshot, role: RoleName) -> int:
