@@ -60,6 +60,10 @@ $(VENV)/.release: $(VENV)/.dev requirements/release.txt
 	@$(BIN)/uv pip install $(QUIET) --python $(PY) --require-hashes -r requirements/release.txt
 	@touch $@
 
+$(VENV)/.pictures: $(VENV)/.dev requirements/pictures.txt
+	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/pictures.txt
+	@touch $@
+
 # vLLM is no dependency of anything either. Its list of dependencies cannot be met from PyPI, so the
 # pinned ones are installed as they are (requirements/peer-overrides.txt). PEER= leaves it out.
 PEER ?= .venv-peer
@@ -146,6 +150,10 @@ clean-cache: $(VENV)/.dev ## show the size of what was built and downloaded, and
 .PHONY: demo
 demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet that scales on its SLO
 	@DEMO_STARTED=$$(date +%s.%N) PYTHON=$(PYTHON) MAKE=$(MAKE) $(PYTHON) local/demo/bootstrap.py $(DEMO_OPTIONS)
+
+.PHONY: pictures
+pictures: $(VENV)/.pictures ## the pictures of the dashboards in docs/, of what the demo has just done
+	@$(PY) -m docs.pictures $$($(PY) -m local.cluster publish --name demo argosy-system/argosy-prometheus:9090)
 
 .PHONY: krew
 krew: $(VENV)/.dev ## the kubectl plug-in as krew installs it: make krew RELEASES=https://… (build/krew)

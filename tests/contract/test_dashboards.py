@@ -1,5 +1,6 @@
 """Queries of dashboards and alerts read series that the programs have, by labels that they have."""
 
+import html
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import yaml
 
 from docs.dashboards import DASHBOARDS
 from docs.generate import METRIC_TABLES
+from docs.pictures import FIGURES, name_curve, stretches
 
 ALERTS = Path(__file__).resolve().parents[2] / "charts/argosy/files/alerts.yaml"
 OF_TARGETS = {"namespace", "fleet", "role", "revision", "pod"}
@@ -90,3 +92,19 @@ def test_every_variable_of_a_query_is_one_of_its_dashboard() -> None:
         names = {variable.name for variable in dashboard.variables} | {"__rate_interval"}
         texts = [q.expr for panel in dashboard.panels for q in panel.queries]
         assert set(re.findall(r"\$(\w+)", " ".join(texts))) == names
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.name)
+def test_the_picture_in_the_docs_has_every_panel(dashboard):
+    drawn = html.unescape((FIGURES / f"dashboard-{dashboard.name}.svg").read_text())
+    assert [p.title for p in dashboard.panels if f">{p.title}<" not in drawn] == []
+
+
+def test_a_curve_is_named_by_the_labels_of_its_series():
+    assert name_curve("{{role}} {{pod}}", {"role": "decode", "pod": "d-0"}) == "decode d-0"
+    assert name_curve("p99", {"le": "1"}) == "p99"
+
+
+def test_a_state_is_drawn_from_its_first_sample_to_its_last():
+    states = (None, 1.0, 1.0, 0.0, None, 1.0)
+    assert list(stretches(states)) == [(1, 3, "True"), (3, 4, "False"), (5, 6, "True")]

@@ -6,7 +6,7 @@ import re
 import httpx
 import pytest
 
-from docs.dashboards import DASHBOARDS
+from docs.dashboards import DASHBOARDS, fill
 from tests.e2e.installed import SYSTEM, traffic
 
 pytestmark = pytest.mark.cluster
@@ -30,12 +30,6 @@ def fleet(argosy):
     argosy.kubectl("delete", "sd", "shown", "--wait=false")
 
 
-def filled(text, **variables):
-    """As Grafana does, with "All" for a variable that is not given."""
-    given = {"__rate_interval": "10s", **variables}
-    return re.sub(r"\$(\w+)", lambda found: given.get(found[1], ".*"), text)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_every_query_finds_data_of_a_fleet_under_load(argosy, fleet):
@@ -49,14 +43,18 @@ def test_every_query_finds_data_of_a_fleet_under_load(argosy, fleet):
     queries, chosen = {}, {}
     for dashboard in DASHBOARDS:
         system = dashboard.name == "operator"
-        chosen = {"namespace": SYSTEM if system else argosy.namespace, "fleet": fleet}
+        chosen = {
+            "namespace": SYSTEM if system else argosy.namespace,
+            "fleet": fleet,
+            "__rate_interval": "10s",
+        }
         for variable in dashboard.variables:
             series, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable.query).groups()
-            found = {row[label] for row in ask("series", **{"match[]": filled(series, **chosen)})}
+            found = {row[label] for row in ask("series", **{"match[]": fill(series, **chosen)})}
             assert chosen.get(variable.name, "decode") in found
         for panel in dashboard.panels:
             for number, query in enumerate(panel.queries):
-                queries[dashboard.name, panel.title, number] = filled(query.expr, **chosen)
+                queries[dashboard.name, panel.title, number] = fill(query.expr, **chosen)
 
     def has_data(query):
         return any(
