@@ -23,6 +23,7 @@ IMAGES = {
 }
 DEBOOTSTRAP = "debootstrap"
 _OWN_BASE = "localhost/argosy/base:trixie"
+_SCAN = '"$@" "dir:$(buildah mount "$0")"'
 _CATALOGERS = "dpkg-db-cataloger,python-installed-package-cataloger"
 
 
@@ -116,7 +117,7 @@ def build_image(
 ) -> Path:  # fmt: skip
     """Write the image for all platforms as one OCI archive, and an SBOM for each.
 
-    `name` is the archive's reference, such as ghcr.io/argosy-serving/operator:0.1.0: what imports
+    `name` is the archive's reference, such as registry.example.com/operator:0.1.0: what imports
     the archive, as `kind load` does, knows the image by it.
     """
     tagged = {}
@@ -154,13 +155,15 @@ def _list_contents(tag: str, file: Path, labels: Mapping[str, str]) -> None:
     """Write the image's SBOM in CycloneDX: Debian's packages and Python's."""
     container = _run("buildah", "from", tag).strip()
     try:
-        mounted = _run("buildah", "mount", container).strip()
         syft = str(Path(sys.executable).with_name("syft"))
         title = labels["org.opencontainers.image.title"]
         version = labels["org.opencontainers.image.version"]
-        words = [syft, "scan", f"dir:{mounted}", "--quiet", "--override-default-catalogers"]
-        words += [_CATALOGERS, "--source-name", title, "--source-version", version]
-        _run(*words, "--output", f"cyclonedx-json={file}")
+        words = ["sh", "-ec", _SCAN, container, syft, "scan", "--quiet"]
+        words += ["--override-default-catalogers", _CATALOGERS]
+        words += ["--source-name", title, "--source-version", version]
+        words += ["--output", f"cyclonedx-json={file}"]
+        # Who is not root sees what is mounted only in the namespace where it is mounted.
+        _run(*(() if os.geteuid() == 0 else ("buildah", "unshare")), *words)
     finally:
         _run("buildah", "rm", container)
     if not json.loads(file.read_text()).get("components"):

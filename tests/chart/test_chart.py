@@ -346,9 +346,7 @@ def test_a_prometheus_that_asks_for_a_token_gets_it_from_a_mounted_secret():
 
 def test_images_default_to_the_charts_version():
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-    assert operator_args(rendered())["--engine-image"] == (
-        f"ghcr.io/argosy-serving/engine:{version}"
-    )
+    assert operator_args(rendered())["--engine-image"] == (f"{read_registry()}/engine:{version}")
     mirrored = rendered("mirrored-values.yaml")
     pod = one(mirrored, "Deployment")["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == f"mirror.example/argosy/operator:{version}"
@@ -361,11 +359,11 @@ DIGEST = "sha256:" + "0f" * 32
 @pytest.mark.parametrize(
     ("settings", "image"),
     [
-        ([], f"ghcr.io/argosy-serving/engine:{version('argosy')}"),
-        (["repository=engine-cpu"], f"ghcr.io/argosy-serving/engine-cpu:{version('argosy')}"),
+        ([], f"{read_registry()}/engine:{version('argosy')}"),
+        (["repository=engine-cpu"], f"{read_registry()}/engine-cpu:{version('argosy')}"),
         (["registry=mirror:5000/a", "tag=v2"], "mirror:5000/a/engine:v2"),
-        ([f"digest={DIGEST}"], f"ghcr.io/argosy-serving/engine@{DIGEST}"),
-        (["tag=v2", f"digest={DIGEST}"], f"ghcr.io/argosy-serving/engine:v2@{DIGEST}"),
+        ([f"digest={DIGEST}"], f"{read_registry()}/engine@{DIGEST}"),
+        (["tag=v2", f"digest={DIGEST}"], f"{read_registry()}/engine:v2@{DIGEST}"),
     ],
 )
 def test_an_image_is_named_by_its_parts_and_render_names_it_alike(settings, image):
@@ -517,7 +515,7 @@ def test_notes_name_the_next_command_and_all_images(embedded, count, chart_with_
     assert code == 0, text
     (notes,) = [o["notes"] for o in yaml.safe_load_all(text) if o and "notes" in o]
     assert "kubectl apply" in notes
-    image = re.compile(r"(?:ghcr|docker)\.io/[\w/-]+:[\w.-]+")
+    image = re.compile(rf"(?:{re.escape(read_registry())}|docker\.io/prom)/[\w-]+:[\w.-]+")
     installed = set(image.findall(yaml.safe_dump(rendered(None, more[1]))))
     assert len(installed) == count
     assert set(image.findall(notes)) == installed
@@ -545,7 +543,7 @@ def test_the_readmes_install_line_renders_with_every_image_of_the_registry():
     assert code == 0, text
     for image in ("operator", "gateway", "engine", "fetch"):
         assert f"registry.example.com/argosy/{image}:{version('argosy')}" in text
-    assert "ghcr.io" not in text
+    assert read_registry() not in text
 
 
 def test_addresses_that_fleets_may_name_reach_the_operator():
@@ -688,7 +686,7 @@ def test_objects_of_the_user_are_installed_with_their_templates_filled_in():
     }
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: '{{ .Release.Namespace }}-text'}\n"
     objects = with_json(f"extraObjects={json.dumps([written, text])}")
-    assert one(objects, "ConfigMap", "argosy-extra")["data"]["engine"].startswith("ghcr.io/")
+    assert one(objects, "ConfigMap", "argosy-extra")["data"]["engine"].startswith(read_registry())
     assert one(objects, "ConfigMap", "sys-text")
 
 
