@@ -57,7 +57,7 @@ def _print_version() -> NoReturn:
 
 def _run(program: str, argv: list[str], function: str = "main") -> NoReturn:
     # Before the import: it needs the program's extra, and torch takes seconds.
-    if argv[:1] == ["--version"] and function == "main":
+    if argv[-1:] == ["--version"] and function == "main":
         _print_version()
     extra = "operator" if program == "kubectl" else program
     module = _PLUGIN if program == "kubectl" else _PROGRAMS[program][0]

@@ -36,10 +36,13 @@ def test_each_place_that_names_it_or_the_registry_is_generated(page: str) -> Non
     assert write_names(text, registry, VERSION) == (ROOT / page).read_text()
 
 
-@pytest.mark.parametrize("command", ["argosy", "kubectl-argosy"])
+@pytest.mark.parametrize(
+    "command", ["argosy", "kubectl-argosy", "argosy gateway run", "kubectl-argosy rollout status"]
+)
 def test_a_command_prints_it(command: str) -> None:
-    program = Path(sys.executable).with_name(command)
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    name, *words = command.split()
+    program = [Path(sys.executable).with_name(name), *words, "--version"]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"argosy {VERSION}\n", "")
 
 

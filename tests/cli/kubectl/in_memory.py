@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kubernetes.aio.client.exceptions import ApiException
 
+from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.cli.kubectl.session import Cluster
 from argosy_operator.core.snapshot import names
 
@@ -31,6 +32,8 @@ class World:
         self.refuses: int | None = None
         """The HTTP status that ends every write to a fleet."""
         self.on_sleep: Callable[[float], None] = lambda _: None
+        self.down: ClusterError | None = None
+        """What every call that reads ends in."""
 
     # What tests put in.
 
@@ -85,6 +88,8 @@ class World:
         return next((o for o in found if _name(o) == name), None)
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
+        if self.down is not None:
+            raise self.down
         wanted = [part.partition("=") for part in (selector or "").split(",") if part]
 
         def fits(obj: Object) -> bool:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.core.snapshot.actions import ErrorKind
 from tests.cli.kubectl.conftest import Run
 from tests.cli.kubectl.in_memory import World
 
@@ -147,4 +149,21 @@ def test_watch_prints_each_change_until_the_rollout_is_over(world: World, run: R
     fleet["status"] = rolled_out("False", "RollingOut")
     world.on_sleep = lambda _: None
     status, _, said = run("rollout", "status", "chat", "--watch", "--timeout", "90s")
-    assert (status, "not over after 90 s" in said) == (6, True)
+    assert (status, "not over after 90s" in said) == (6, True)
+
+
+def test_watch_goes_on_when_a_call_fails_and_ends_with_the_rollout(world: World, run: Run) -> None:
+    fleet, looks = world.fleet(status=rolled_out("False", "RollingOut")), list[float]()
+
+    def on_sleep(seconds: float) -> None:
+        looks.append(seconds)
+        failed = ClusterError(ErrorKind.FAILED, "get ServingDeployment chat", "etcd is slow")
+        world.down = failed if len(looks) == 1 else None
+        if len(looks) == 2:
+            fleet["status"] = rolled_out("True", "RolledOut")
+
+    world.on_sleep = on_sleep
+    status, out, said = run("rollout", "status", "chat", "--watch")
+    assert (status, len(looks)) == (0, 2)
+    assert "etcd is slow" in said
+    assert "RolledOut=True" in out

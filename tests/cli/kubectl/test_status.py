@@ -1,5 +1,7 @@
 """`kubectl argosy status` on a cluster in memory: what it prints, and when again."""
 
+from argosy_operator.adapters.protocols import ClusterError
+from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import rfc3339
 from tests.cli.kubectl.conftest import Run
 from tests.cli.kubectl.in_memory import NOW, World
@@ -56,3 +58,40 @@ def test_a_watch_prints_again_only_what_changed(world: World, run: Run) -> None:
     assert out.count("NAME") == 2
     assert out.count("colocated") == 1
     assert "\x1b" not in out, "the screen is cleared on a terminal alone"
+
+
+REFUSED = ClusterError(ErrorKind.TRANSPORT, "list ServingDeployment", "connection refused")
+
+
+def test_a_watch_names_a_call_that_fails_and_goes_on(world: World, run: Run) -> None:
+    fleet, looks = world.fleet(spec=SPEC), list[float]()
+
+    def slept(seconds: float) -> None:
+        looks.append(seconds)
+        world.down = REFUSED if len(looks) in (1, 2, 3) else None
+        if len(looks) == 5:
+            fleet["status"] = {"mode": "colocated"}
+        if len(looks) == 7:
+            raise KeyboardInterrupt
+
+    world.on_sleep = slept
+    status, out, said = run("status", "-w")
+    assert status == 130
+    assert said.count("no API server can be reached (connection refused)") == 1
+    assert out.count("NAME") == 3, "before, when it answers again, and the change"
+    assert out.count("colocated") == 1
+
+
+def test_a_watch_that_never_had_an_answer_ends_with_its_error(world: World, run: Run) -> None:
+    world.down = REFUSED
+    status, out, said = run("status", "-w")
+    assert (status, out) == (3, "")
+    assert "no API server can be reached" in said
+
+
+def test_a_watch_of_a_fleet_that_is_deleted_ends(world: World, run: Run) -> None:
+    world.fleet(spec=SPEC)
+    world.on_sleep = lambda _: world.objects.clear()
+    status, _, said = run("status", "chat", "-w")
+    assert status == 1
+    assert "there is no ServingDeployment chat" in said

@@ -134,6 +134,7 @@ def application(about: str, verbs: Iterable[Callable[..., object]]) -> typer.Typ
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         help=about,
+        epilog="--version as the last word of any command prints the version.",
     )
     for verb in verbs:
         made.command(verb.__name__.rstrip("_"))(verb)

@@ -4,7 +4,6 @@
 revision is not fought. `pause` and `resume` write spec.rollout.paused.
 """
 
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from argosy_operator.cli.kubectl.command import (
     table,
 )
 from argosy_operator.cli.kubectl.drain import parse_duration
-from argosy_operator.cli.kubectl.status import CLEAR, LOOK_S, age, rollout_lines
+from argosy_operator.cli.kubectl.status import age, print_until_over, rollout_lines
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.history import KIND, Past, history_of
 from argosy_operator.core.snapshot.objects import Object, rfc3339
@@ -73,21 +72,17 @@ def status(
 
     limit_s = parse_duration(timeout)
 
-    async def show(cluster: "Cluster") -> int:
-        until, before = time.monotonic() + limit_s, ""
-        while True:
+    async def show(cluster: "Cluster") -> Exit:
+        async def look() -> tuple[str, Exit]:
             standing = standing_of(await cluster.fleet(name))
-            if (text := "\n".join(standing.lines)) != before:
-                print((CLEAR if watch and sys.stdout.isatty() else "") + text, flush=True)
-                before = text
-            if not watch or standing.exit != Exit.GOES_ON:
-                return standing.exit
-            if time.monotonic() >= until:
-                print(f"not over after {limit_s} s", file=sys.stderr)
-                return standing.exit
-            await asyncio.sleep(LOOK_S)
+            return "\n".join(standing.lines), standing.exit
 
-    return ask(show, namespace, context, kubeconfig)
+        return await print_until_over(look, limit_s if watch else 0.0)
+
+    ends = ask(show, namespace, context, kubeconfig)
+    if watch and ends == Exit.GOES_ON:
+        print(f"not over after {timeout}", file=sys.stderr)
+    return ends
 
 
 def history(

@@ -1,9 +1,10 @@
 """`kubectl argosy status [NAME]`: fleets, what serves, what clients get and what is not fine."""
 
 import asyncio
+import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,6 +20,7 @@ from argosy_operator.cli.kubectl.command import (
     Output,
     data,
     items,
+    refused,
     table,
 )
 from argosy_operator.core.snapshot.objects import Object, seconds
@@ -66,23 +68,48 @@ def status(
     if name is not None and all_namespaces:
         raise CommandError("name one fleet or all namespaces, not both: leave out -A", Exit.USAGE)
 
-    async def show(cluster: "Cluster") -> None:
-        before = ""
-        while True:
+    async def show(cluster: "Cluster") -> Exit:
+        async def look() -> tuple[str, Exit]:
             if name is not None:
                 fleets = [await cluster.fleet(name)]
             else:
                 fleets = await cluster.fleets(everywhere=all_namespaces)
             text = _text(fleets, output, one=name is not None, everywhere=all_namespaces)
-            if text != before:
-                print((CLEAR if watch and sys.stdout.isatty() else "") + text, flush=True)
-                before = text
-            if not watch:
-                return
-            await asyncio.sleep(LOOK_S)
+            return text, Exit.GOES_ON if watch else Exit.OK
 
-    ask(show, namespace, context, kubeconfig)
-    return 0
+        return await print_until_over(look, math.inf if watch else 0.0)
+
+    return ask(show, namespace, context, kubeconfig)
+
+
+async def print_until_over(look: Callable[[], Awaitable[tuple[str, Exit]]], limit_s: float) -> Exit:
+    """Print what `look` answers, and again whenever it changes, until it is over or `limit_s` have
+    passed; return the last status.
+
+    Once it has answered, a call of the API server that fails is named and made again, as `kubectl
+    get --watch` does it. What `look` answers after that is printed in any case."""
+    from argosy_operator.adapters.protocols import ClusterError
+
+    until, before, trouble, standing = time.monotonic() + limit_s, "", "", Exit.OK
+    while True:
+        try:
+            text, standing = await look()
+        except ClusterError as error:
+            if not before + trouble:
+                raise
+            said = str(refused(error.kind, error.what, error.message))
+            if said != trouble:
+                print(f"{said}. Trying again", file=sys.stderr, flush=True)
+            before, trouble = "", said
+        else:
+            if text != before:
+                print((CLEAR if limit_s and sys.stdout.isatty() else "") + text, flush=True)
+            before, trouble = text, ""
+            if standing != Exit.GOES_ON:
+                return standing
+        if time.monotonic() >= until:
+            return standing
+        await asyncio.sleep(LOOK_S)
 
 
 def _text(fleets: list[Object], output: str, *, one: bool, everywhere: bool) -> str:
