@@ -20,16 +20,12 @@ from argosy_law.goals import (
     removal_hold_s,
 )
 from argosy_law.observe import Observations, RoleName
-from argosy_law.pace import gates, schedules
+from argosy_law.pace import first_tokens, gates, schedules
 from argosy_law.pace.gates import Gate, RoleView, blocked_by
 from argosy_law.signals import learning, lengths, validity
 from argosy_law.size import sizing
-from argosy_law.size.pools import DecodeModel, Limits, Model, PrefillModel, model_of
-from argosy_law.size.sizing import share_held
+from argosy_law.size.pools import Limits, Model, model_of
 from argosy_law.state import RoleState, ScalingState, idle
-
-HELD_UNTIL = 0.9
-"""Of the TTFT limit: how long a first token is held at most (designs/0016)."""
 
 
 def decide(
@@ -51,6 +47,7 @@ def decide(
     sizes = _sizes_for_load(state, demand, inputs)
     shares = {role: size.share for role, size in sizes.items()}
     state = learning.aimed(state, shares, inputs.slo.attainment)
+    state, compared = first_tokens.choose(state, sizes, limits_of(state, inputs), inputs)
     sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
     state, sized = _shift(state, sized, inputs)
     pools = _pools(sized, sizes, inputs)
@@ -60,6 +57,11 @@ def decide(
     )
     state = replace(state, roles=roles)
     decision = explain.decided(targets, sizes, demand, state, inputs)
+    decision = replace(
+        decision,
+        numbers=decision.numbers | compared,
+        holds_first_tokens=first_tokens.holds(state, goals),
+    )
     if goals.gpu_cap is not None:
         decision = replace(decision, worth=sizing.worth(pools, demand.planned))
     return state, decision
@@ -139,8 +141,8 @@ def _sizes_of_revision(
             outstanding_prompt_tokens=queued,
             running=gauges.running or 0.0,
         )
-    if inputs.goals.serving.holds_first_token:
-        models = _hold_first_tokens(models, loads, limits)
+    if first_tokens.holds(state, inputs.goals):
+        models = first_tokens.hold(models, loads, limits)
     supplies = {role.role: inputs.observations.of(role.role) for role in state.roles}
     counts = sizing.counts(models, loads, supplies, inputs.goals, limits.goal)
     sizes = {}
@@ -156,21 +158,6 @@ def _sizes_of_revision(
             models[role.role], loads[role.role], counts[role.role], supply, limits.goal, horizon
         )
     return sizes
-
-
-def _hold_first_tokens(
-    models: dict[RoleName, Model], loads: dict[RoleName, sizing.Load], limits: Limits
-) -> dict[RoleName, Model]:
-    """The models of a fleet that holds first tokens, for `HELD_UNTIL` of the TTFT limit at most.
-
-    A sequence needs the KV transfer and, at the limit of TPOT, one step until its next token.
-    """
-    prefill, decode = models.get("prefill"), models.get("decode")
-    if not isinstance(prefill, PrefillModel) or not isinstance(decode, DecodeModel):
-        return models
-    until_s = HELD_UNTIL * limits.ttft_s - limits.pause_s - limits.tpot_s
-    held = share_held(prefill, loads["prefill"].rate, limits.goal, until_s)
-    return models | {"decode": replace(decode, held=held)}
 
 
 def limits_of(state: ScalingState, inputs: Inputs) -> Limits:

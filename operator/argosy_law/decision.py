@@ -179,6 +179,8 @@ class Decision:
     """Role and signal of what is unknown now and keeps the role from losing replicas."""
     lack: Lack | None = None
     """None: no GPU budget bound the answer."""
+    holds_first_tokens: bool | None = None
+    """Whether decode pods hold first tokens from now on; None: not decided, it stays as it was."""
     worth: tuple[tuple[int, float], ...] = ()
     """(GPUs, predicted requests per second within the SLO): the fleet's bid for a budget that it
     shares with others. Empty without one."""

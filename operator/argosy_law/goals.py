@@ -26,6 +26,8 @@ class SLO:
 Whose = Literal["object", "namespace", "operator"]
 """Which GPU budget is meant: `gpuBudget.max` of the object, that of its namespace, or that of all
 fleets of the operator."""
+FirstToken = Literal["AtOnce", "WithinTarget", "Auto"]
+"""`slo.firstToken`: whether decode pods hold first tokens, or the law chooses."""
 Order = Literal["fifo", "deadline"]
 """Which waiting prompt goes next: the first that came, or by `routing.queue: deadline`."""
 
@@ -160,8 +162,8 @@ class Serving:
     most of them."""
     sequences: int | None = None
     """`engine.maxNumSeqs`: most sequences in one step."""
-    holds_first_token: bool = False
-    """Whether `slo.firstToken` is WithinTarget."""
+    first_token: FirstToken = "AtOnce"  # noqa: S105 (a moment, not a secret)
+    """`slo.firstToken`."""
     pulls_first: bool = False
     """Whether decode pods draw the first token themselves, once they have the prompt's KV, as those
     of vLLM and SGLang do: TTFT then has the transfer and a decode step. Ours pass on the token of
@@ -169,6 +171,11 @@ class Serving:
     auto_steps: bool = False
     """Whether the engine chooses the tokens of its steps, up to `step_tokens`. Then the law takes
     the saturation length of its own estimate (`estimate.capacity.auto_step_tokens`)."""
+
+    @property
+    def auto_first_token(self) -> bool:
+        """Whether the law chooses if first tokens are held."""
+        return self.first_token == "Auto"  # noqa: S105 (a moment, not a secret)
 
 
 @dataclass(frozen=True, slots=True)

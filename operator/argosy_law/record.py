@@ -21,7 +21,6 @@ from argosy_law.signals.learning import sound
 from argosy_law.slo import Errors
 from argosy_law.state import (
     HoldState,
-    Lengths,
     ScalingState,
     Want,
     restarted,
@@ -195,9 +194,10 @@ def _shorten(state: ScalingState) -> Iterator[ScalingState]:
     """The state; without past arrivals; with the constants of replicas alone."""
     yield state
     yield replace(state, demand=DemandState())
-    bare = tuple(replace(role, holds=HoldState()) for role in state.roles)
-    yield ScalingState(lengths=replace(state.lengths, prompts=(), answers=()), roles=bare)
-    yield ScalingState(lengths=Lengths(), roles=bare)
+    roles = tuple(replace(role, holds=HoldState()) for role in state.roles)
+    bare = ScalingState(roles=roles, first_tokens=state.first_tokens)
+    yield replace(bare, lengths=replace(state.lengths, prompts=(), answers=()))
+    yield bare
 
 
 def kept_of(text: str) -> Kept:
@@ -246,6 +246,7 @@ def _moments(state: ScalingState) -> Iterator[float]:
     """All times that the state holds, but those of forecasts, which are ahead."""
     times = [state.valid_since, state.last_valid_at, state.busy_at]
     times += [state.demand.end, state.demand.rose_at, state.shift.at]
+    times.append(state.first_tokens.other_since)
     yield from (want.at for want in state.shift.highs)
     for role in state.roles:
         times += [role.holds.raised_at, role.estimate.at]
@@ -268,6 +269,7 @@ def _shift_times(state: ScalingState, by_s: float) -> ScalingState:
         last_valid_at=moved(state.last_valid_at),
         busy_at=moved(state.busy_at),
         shift=replace(state.shift, highs=wants(state.shift.highs), at=moved(state.shift.at)),
+        first_tokens=replace(state.first_tokens, other_since=moved(state.first_tokens.other_since)),
         roles=tuple(
             replace(
                 role,

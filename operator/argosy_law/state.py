@@ -88,6 +88,16 @@ class ShiftState:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstTokens:
+    """What the law has chosen where `slo.firstToken` is Auto."""
+
+    holds: bool = False
+    """Whether decode pods hold first tokens."""
+    other_since: float | None = None
+    """Since when the other choice has been the better one; None: it is not."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoleState:
     """What is remembered about one role."""
 
@@ -124,6 +134,7 @@ class ScalingState:
     roles: tuple[RoleState, ...] = ()
     season: SeasonState = field(default_factory=SeasonState)
     shift: ShiftState = field(default_factory=ShiftState)
+    first_tokens: FirstTokens = field(default_factory=FirstTokens)
 
 
 def restarted(state: ScalingState) -> ScalingState:
@@ -140,6 +151,7 @@ def restarted(state: ScalingState) -> ScalingState:
         demand=DemandState(residuals=state.demand.residuals),
         season=replace(state.season, pending=()),
         shift=ShiftState(),
+        first_tokens=replace(state.first_tokens, other_since=None),
         roles=tuple(
             replace(
                 role,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_law.decide import decide
-from argosy_law.goals import SLO, Serving
+from argosy_law.goals import SLO, FirstToken, Serving
 from argosy_law.observe import Observations, Value
 from argosy_law.size.pools import DecodeModel, PrefillModel, decode_model
 from argosy_law.size.sizing import share_held
@@ -48,17 +48,18 @@ def test_tokens_are_held_of_prompts_that_have_time_left() -> None:
     assert share_held(PROMPTS, idle, 0.9, 5.0) == 1.0
 
 
-@pytest.mark.parametrize(("field", "holds"), [("WithinTarget", True), ("AtOnce", False)])
-def test_the_law_knows_from_the_spec_whether_first_tokens_are_held(field: str, holds: bool) -> None:
+@pytest.mark.parametrize("field", ["AtOnce", "WithinTarget", "Auto"])
+def test_the_law_knows_from_the_spec_whether_first_tokens_are_held(field: str) -> None:
     slo = {"ttft": {"target": "1s"}, "tpot": {"target": "60ms"}, "firstToken": field}
-    assert goals_of(fleet(slo=slo, mode="disaggregated").spec).serving.holds_first_token == holds
-    assert not goals_of(fleet().spec).serving.holds_first_token
+    assert goals_of(fleet(slo=slo, mode="disaggregated").spec).serving.first_token == field
+    assert goals_of(fleet().spec).serving.first_token == "AtOnce"
 
 
 def test_short_answers_need_less_decode_when_their_first_tokens_are_held() -> None:
     replicas = {}
-    for holds in (False, True):
-        goals = replace(known.goals(SLO(1.0, 0.06)), serving=Serving(holds_first_token=holds))
+    ways: tuple[FirstToken, ...] = ("AtOnce", "WithinTarget")
+    for way in ways:
+        goals = replace(known.goals(SLO(1.0, 0.06)), serving=Serving(first_token=way))
         seen = known.metrics(known.START, 400.0, {"prefill": 60, "decode": 4})
         seen = replace(
             seen,
@@ -68,5 +69,5 @@ def test_short_answers_need_less_decode_when_their_first_tokens_are_held() -> No
         observed = Observations(seen, known.supply({"prefill": 60, "decode": 4}))
         _, decision = decide(ScalingState(), observed, goals, known.START)
         (decode,) = (t for t in decision.targets if t.role == "decode")
-        replicas[holds] = decode.demanded
-    assert replicas[True] < replicas[False]
+        replicas[way] = decode.demanded
+    assert replicas["WithinTarget"] < replicas["AtOnce"]

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_law import explain
+from argosy_law.decision import Decision
+from argosy_law.goals import FirstToken, Goals, Serving
+from argosy_law.observe import Observations
 from argosy_law.sim import figures
+from argosy_law.sim.replay import EPOCH, replay
+from tests.scaling import known
 from tests.sim.fleets import MACHINE, ROUND, played, setup, trace
 
 ROWS = st.lists(
@@ -38,6 +44,29 @@ def test_short_answers_keep_a_tpot_limit_that_they_miss_at_once() -> None:
     ]
     assert met[0]["attainment_tpot"] < 0.5
     assert met[1]["attainment"] == met[1]["attainment_tpot"] == 1.0
+
+
+class Chooses:
+    """A law that holds first tokens from 10 s on, and changes no replicas."""
+
+    start = None
+
+    def decide(
+        self, state: None, seen: Observations, goals: Goals, now: float
+    ) -> tuple[None, Decision]:
+        decision = explain.held(seen, goals, now, "not asked")
+        return None, replace(decision, holds_first_tokens=now - EPOCH >= 10.0 or None)
+
+
+@pytest.mark.parametrize("way", ["Auto", "AtOnce"])
+def test_the_choice_of_the_law_holds_from_then_on(way: FirstToken) -> None:
+    goals = replace(known.goals(), serving=Serving(first_token=way))
+    rows = [(4.0, 100, 2), (24.0, 100, 2)]
+    world = replay(
+        setup(machine=MACHINE), trace(rows), Chooses(), goals, {"prefill": 1, "decode": 1}
+    ).world
+    waited = [first - arrival for first, arrival in zip(world.first, (4.0, 24.0), strict=True)]
+    assert waited == [pytest.approx(0.2), pytest.approx(0.3 if way == "Auto" else 0.2)]
 
 
 @settings(max_examples=40, deadline=None)

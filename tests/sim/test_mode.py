@@ -78,6 +78,10 @@ def test_a_schedule_and_a_budget_bound_the_pool(tmp_path: Path) -> None:
         ({"static_same_engine": "1,2"}, "--static-same-engine 1,2: write replicas"),
         ({"policy": "wva"}, "wva sizes prefill and decode separately"),
         ({"first_token": "in-batch"}, "--first-token in-batch is not for a colocated fleet"),
+        (
+            {"policy": "goodput", "first_token": "auto"},
+            "--first-token auto is not for a colocated fleet",
+        ),
         ({"policy": "goodput", "gpu_budget": "3"}, "write a whole number of at least 4"),
         ({"policy": "goodput", "schedules": "0 8 * * *; 10h"}, "'0 8 * * MON-FRI; 10h; 5'"),
         ({"mode": "together"}, "write one of disaggregated, colocated"),

@@ -146,6 +146,7 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"start": "1,1"}, "static:P,D has its replicas in --policy"),
         ({"policy": "goodput", "start": "1"}, "--start 1: write prefill and decode replicas"),
         ({"order": "random"}, "write one of fifo, deadline"),
+        ({"first_token": "auto"}, "--first-token auto is chosen by the operator's law"),
         ({"rates": "w.csv"}, "give either --trace, or both --rates and --lengths"),
         ({"scale": "0"}, "--scale 0: write a number from 0.01 to 10000"),
         ({"tpot": "fast"}, "--tpot fast: write a number"),

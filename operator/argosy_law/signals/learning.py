@@ -92,7 +92,7 @@ def sound(state: ScalingState) -> bool:
     """Whether every remembered number is usable. False for a state that was read back corrupt."""
     demand, last = state.demand, [astuple(role.gauges) for role in state.roles]
     times = (state.valid_since, state.last_valid_at, state.busy_at)
-    times_of_parts = (demand.end, demand.rose_at, state.shift.at)
+    times_of_parts = (demand.end, demand.rose_at, state.shift.at, state.first_tokens.other_since)
     hold_states = [role.holds for role in state.roles]
     wants = [want for held in hold_states for want in (*held.highs, *held.lows)]
     wants += state.shift.highs

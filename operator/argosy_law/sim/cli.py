@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from argosy_law.goals import SLO, Goals, Profile, RoleGoal, Serving
+from argosy_law.goals import SLO, FirstToken, Goals, Profile, RoleGoal, Serving
 from argosy_law.pace.schedules import Window
 from argosy_law.sim import figures, hindsight, limits, rates, traces
 from argosy_law.sim.flags import FIGURES, FLAGS, Flag, UsageError
@@ -135,9 +135,13 @@ def _constant_fleets(options: Options, trace: Trace) -> tuple[Replicas | None, R
         of = hindsight.smallest_colocated
     search = partial(of, warmup_s=options.warmup_s, goal=options.goal)
     best = options.best or search(plain, trace)
-    if options.setup == plain:
-        return best, options.best_same_engine or best
-    return best, options.best_same_engine or search(options.setup, trace, near=best)
+    if options.best_same_engine is not None:
+        return best, options.best_same_engine
+    ways = [options.setup]
+    if options.goals.serving.auto_first_token:
+        ways.append(replace(options.setup, hold_first_token=True))
+    found = (best if way == plain else search(way, trace, near=best) for way in ways)
+    return best, min(filter(None, found), key=lambda of: sum(of.values()), default=None)
 
 
 def _cost(fleet: Replicas | None, setup: Setup, seconds: float) -> float | None:
@@ -254,6 +258,11 @@ def _options(words: dict[str, str | None]) -> Options:
         role_flip=words["--role-flip"] == "yes",
     )
     law, start = _policy(words)
+    if words["--first-token"] == "auto" and law != "goodput":
+        raise UsageError(
+            "--first-token auto is chosen by the operator's law: write --policy goodput, or "
+            "--first-token at-once or in-batch"
+        )
     _refuse_for_mode(words)
     zero, after_s = limits.scale_to_zero(words["--scale-to-zero"], setup.cold.median_s), None
     if zero is not None:
@@ -311,9 +320,16 @@ def _goals(words: dict[str, str | None], setup: Setup, slo: SLO) -> Goals:
             setup.order,
             replica.max_num_batched_tokens,
             replica.max_num_seqs,
-            setup.hold_first_token,
+            _FIRST_TOKENS[words["--first-token"] or ""],
         ),
     )
+
+
+_FIRST_TOKENS: dict[str, FirstToken] = {
+    "at-once": "AtOnce",
+    "in-batch": "WithinTarget",
+    "auto": "Auto",
+}
 
 
 def _sources(words: dict[str, str | None]) -> tuple[Path, Path | None]:
@@ -363,7 +379,11 @@ def _refuse_for_mode(words: dict[str, str | None]) -> None:
         )
     for flag, given, why in (
         ("--role-flip yes", words["--role-flip"] == "yes", "its pods have one role"),
-        ("--first-token in-batch", words["--first-token"] == "in-batch", "its KV does not move"),
+        (
+            f"--first-token {words['--first-token']}",
+            words["--first-token"] != "at-once",
+            "its KV does not move",
+        ),
     ):
         if given:
             raise UsageError(f"{flag} is not for a colocated fleet: {why}; leave it out")

@@ -122,9 +122,10 @@ FLAGS = (
         name="--first-token",
         value="WHEN",
         default="at-once",
-        choices=("at-once", "in-batch"),
+        choices=("at-once", "in-batch", "auto"),
         help="at-once: a first token leaves when its prompt is computed. in-batch: it is held "
-        "until its sequence joins a decode batch, at most for 0.9 of the TTFT limit",
+        "until its sequence joins a decode batch, at most for 0.9 of the TTFT limit. auto: as the "
+        "law of the operator chooses",
     ),
     Flag(
         name="--profile-error",
@@ -242,7 +243,8 @@ FIGURES = {
     "gpu_hours": "GPUs of all pods from creation to deletion, in hours",
     "gpu_hours_static": "the same of the smallest constant fleet that meets the goal on this very "
     "trace, FIFO and first tokens at once; null if none does",
-    "gpu_hours_static_same_engine": "the same with the order and first tokens of this run",
+    "gpu_hours_static_same_engine": "the same with the order and first tokens of this run; the "
+    "cheaper way of auto",
     "gpu_hours_physical": "what the work takes without waiting, idling or starting",
     "ttft_longest_s": "the longest time to first token of an answered request, in seconds; null "
     "if none was answered",

@@ -105,6 +105,8 @@ def replay(
         bounded = schedules.in_force(goals, windows, MONDAY + world.now, ahead)
         state, decision = law.decide(state, seen, bounded, EPOCH + world.now)
         decisions.append(decision)
+        if goals.serving.auto_first_token and decision.holds_first_tokens is not None:
+            world.hold_first_tokens(decision.holds_first_tokens)
         before, wanted = wanted, {role: decision.replicas(role) for role in world.roles}
         if rollout is None or not rollout.play(world, wanted):
             world.resize(wanted)

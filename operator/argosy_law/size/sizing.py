@@ -228,6 +228,11 @@ class Size:
     """Predicted share of requests within the role's limit, with what the load alone needs."""
 
 
+def demanded(model: Model, rate: float, supply: RoleSupply, goals: Goals) -> Demanded:
+    """Return a role's load with what one of its replicas costs."""
+    return Demanded(model, rate, supply.gpus_per_replica * goals.price(supply.role))
+
+
 def counts(
     models: Mapping[RoleName, Model],
     loads: Mapping[RoleName, Load],
@@ -239,9 +244,7 @@ def counts(
 
     def needed(factor: float) -> tuple[int, ...]:
         pools = tuple(
-            Demanded(
-                models[role], loads[role].rate * factor, supply.gpus_per_replica * goals.price(role)
-            )
+            demanded(models[role], loads[role].rate * factor, supply, goals)
             for role, supply in supplies.items()
         )
         return fewest(pools, goal)

@@ -72,6 +72,7 @@ def objects(
     live: Object | None = None,
     callers: Callers | None = None,
     canary: tuple[str, int] | None = None,
+    holds_first_tokens: bool = False,
 ) -> list[Object]:
     """All objects of the gateway, in the order in which to apply them.
 
@@ -79,7 +80,8 @@ def objects(
     `shows_token`: engines may ask for one. `certificate`: the Secret to show to engines with TLS.
     `live`: the Deployment as it exists, whose pods another version of this code may have rendered.
     `callers`: accounts of pods that run; without them those of the spec. `canary`: a revision, and
-    the percent of the requests that it gets.
+    the percent of the requests that it gets. `holds_first_tokens`: what the law has chosen where
+    `slo.firstToken` is Auto.
     """
     name, callers = names.gateway(fleet.name), callers or Callers.of(fleet, images)
     pod = _pod(fleet, images, account, shows_token)
@@ -100,18 +102,21 @@ def objects(
         *_access(fleet, callers.gateways),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
-        _settings(fleet, canary),
+        _settings(fleet, canary, holds_first_tokens=holds_first_tokens),
         front,
         *_autoscaler(fleet),
     ]
 
 
-def _settings(fleet: ServingDeployment, canary: tuple[str, int] | None) -> Object:
+def _settings(
+    fleet: ServingDeployment, canary: tuple[str, int] | None, *, holds_first_tokens: bool
+) -> Object:
+    words = _words(fleet, canary, holds_first_tokens=holds_first_tokens)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(fleet, names.settings(fleet.name)),
-        "data": {names.SETTINGS_KEY: json.dumps(_words(fleet, canary))},
+        "data": {names.SETTINGS_KEY: json.dumps(words)},
     }
 
 
@@ -300,7 +305,9 @@ def _args(fleet: ServingDeployment) -> list[str]:
     )
 
 
-def _words(fleet: ServingDeployment, canary: tuple[str, int] | None) -> list[str]:
+def _words(
+    fleet: ServingDeployment, canary: tuple[str, int] | None, *, holds_first_tokens: bool
+) -> list[str]:
     """The settings: arguments that the gateway takes from its ConfigMap, too."""
     spec = fleet.spec
     percent, zero = spec.routing.shed_ttft_percent, spec.autoscaling.scale_to_zero
@@ -321,10 +328,12 @@ def _words(fleet: ServingDeployment, canary: tuple[str, int] | None) -> list[str
                 "--queue": spec.routing.queue,
                 "--engine-max-num-seqs": spec.engine.max_num_seqs,
             }
+        chosen = spec.slo.first_token
+        holds = holds_first_tokens if chosen == "Auto" else chosen == "WithinTarget"
         flags |= {
             "--slo-ttft-ms": round(spec.slo.ttft.target.ms),
             "--slo-tpot-ms": round(spec.slo.tpot.target.ms),
-            "--first-token": "within-target" if spec.slo.holds_first_token else None,
+            "--first-token": "within-target" if holds else None,
         }
     classes = spec.slo.classes if spec.slo is not None else ()
     called = [word for name in fleet.served_names for word in ("--served-name", name)]

@@ -69,7 +69,7 @@ from argosy_operator.core.steps.goals import by_law, goals_of
 from argosy_operator.core.steps.gpu_types import as_chosen
 from argosy_operator.core.steps.models import as_fetched, may_have_job
 from argosy_operator.core.steps.refusals import as_it_runs, read_refusal
-from argosy_operator.core.steps.targets import gpus_targeted
+from argosy_operator.core.steps.targets import gpus_targeted, holds_first_tokens
 from argosy_operator.render import fetch, gateway, workload
 from argosy_operator.render.common import (
     Images,
@@ -225,9 +225,20 @@ def compose(
     callers = Callers.of(fleet, images, seen.pods)
     trust = render_callers(fleet, seen.issuer, callers, required=required)
     wanted = [*(trust if shows_token else ()), *render_network_policy(fleet), *fetch.claim(fleet)]
-    wanted += _render_gateways(
-        fleet, images, owned, callers, shows_token=shows_token, canary=_canary(fleet, digits, owned)
-    ) + render_roles(fleet)
+    wanted += gateway.objects(
+        fleet,
+        images,
+        account=_account(fleet, owned),
+        shows_token=shows_token,
+        certificate=_choose_certificate(fleet, owned),
+        live=owned.get(("Deployment", names.gateway(fleet.name))),
+        callers=callers,
+        canary=_canary(fleet, digits, owned),
+        holds_first_tokens=holds_first_tokens(
+            fleet, owned.get(("ConfigMap", names.settings(fleet.name))), memory
+        ),
+    )
+    wanted += render_roles(fleet)
     metrics, heard = _combine_metrics(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
@@ -544,28 +555,11 @@ def _deployment_uids(children: Mapping[ChildKey, Object], fleet: ServingDeployme
     return {child["metadata"]["uid"] for (kind, _), child in owned.items() if kind == "Deployment"}
 
 
-def _render_gateways(
-    fleet: ServingDeployment,
-    images: Images,
-    owned: Mapping[ChildKey, Object],
-    callers: Callers,
-    *,
-    shows_token: bool,
-    canary: tuple[str, int] | None,
-) -> list[Object]:
+def _account(fleet: ServingDeployment, owned: Mapping[ChildKey, Object]) -> str | None:
+    """Return the uid of the account that the gateways' pod template names."""
     front = names.gateway(fleet.name)
     live = owned.get(("Deployment", front))
-    account = gateway.account_of(owned.get(("ServiceAccount", front)), live)
-    return gateway.objects(
-        fleet,
-        images,
-        account=account,
-        shows_token=shows_token,
-        certificate=_choose_certificate(fleet, owned),
-        live=live,
-        callers=callers,
-        canary=canary,
-    )
+    return gateway.account_of(owned.get(("ServiceAccount", front)), live)
 
 
 def _canary(

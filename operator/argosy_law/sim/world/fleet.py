@@ -129,6 +129,10 @@ class World(Supply):
         self._pairs: dict[int, Pair] | None = None
         """Ready pods that work together, by revision; None while all ready pods do."""
 
+    def hold_first_tokens(self, holds: bool) -> None:
+        """Hold first tokens from now on, or let them leave at once, those on their way included."""
+        self._hold_s = HELD_SHARE * self.setup.ttft_s if holds else 0.0
+
     def edit(self, revision: Revision) -> None:
         """Ask for a new revision: new pods are of it from now on."""
         if self._queue is not None:

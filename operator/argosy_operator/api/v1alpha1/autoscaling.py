@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from argosy_law.goals import FirstToken
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import (
     DURATION_PATTERN,
@@ -67,19 +68,17 @@ class Slo(ApiModel):
     attainment: Attainment = Percent("90%")
     """The share of requests that must meet both targets. Default 90%: the share that ttftP90 and
     tpotP90 in status describe."""
-    first_token: Literal["AtOnce", "WithinTarget"] = "AtOnce"  # noqa: S105 (a moment, not a secret)
+    first_token: FirstToken = "AtOnce"  # noqa: S105 (a moment, not a secret)
     """When clients of prefill and decode pods get the first token. AtOnce: as soon as its prompt is
     computed. WithinTarget: a decode pod holds it until the answer's next token is computed, as long
     as ttft allows. The KV transfer and the wait for a place in the batch then count for ttft and
-    not for tpot, which short answers miss because of them. Default AtOnce."""
+    not for tpot, which short answers miss because of them. Auto: WithinTarget while the load needs
+    at least a tenth fewer GPUs with it, otherwise AtOnce. It begins after one hold of removals and
+    ends after twelve; running gateways follow. Without the policy Goodput, in advisory mode and for
+    other engines Auto is AtOnce. Default AtOnce: people read the first token."""
     classes: Annotated[tuple[SloClass, ...], Field(max_length=8)] = ()
     """Classes of requests with other targets, which count as met by their own. The fleet is still
     sized for the targets above. Default: only the class default."""
-
-    @property
-    def holds_first_token(self) -> bool:
-        """Whether decode pods may hold first tokens."""
-        return self.first_token == "WithinTarget"  # noqa: S105 (a moment, not a secret)
 
 
 class Prometheus(ApiModel):

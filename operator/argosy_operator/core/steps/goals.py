@@ -137,7 +137,7 @@ def _serving(spec: ServingDeploymentSpec) -> Serving:
         step_tokens=MOST_AUTO_TOKENS if tokens == "auto" else tokens,
         auto_steps=tokens == "auto",
         sequences=spec.engine.max_num_seqs or SEQUENCES,
-        holds_first_token=spec.slo is not None and spec.slo.holds_first_token,
+        first_token=spec.slo.first_token if spec.slo is not None else "AtOnce",
         pulls_first=spec.mode == "disaggregated" and spec.engine.type != "argosy",
     )
 

@@ -33,8 +33,8 @@ from argosy_law.record import (
 )
 from argosy_law.signals.validity import why_unavailable
 from argosy_law.slo import taken
-from argosy_law.state import ScalingState
-from argosy_operator.api.v1alpha1 import RoleName
+from argosy_law.state import FirstTokens, ScalingState
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.budgets import Bid
 from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import (
@@ -468,7 +468,8 @@ def read_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
         return draft.step(StepReason.NOTHING_TO_READ, "the law remembers, or is not due")
     # Not written at once, so that operators that restart in turns do not write in every round.
     memory = replace(draft.memory, learnt_read=True, learnt_at=snapshot.monotonic)
-    draft = replace(draft, memory=memory)
+    scaling = _as_told(snapshot, memory.scaling)
+    draft = replace(draft, memory=replace(memory, scaling=scaling))
     name = names.learnt(snapshot.fleet.name)
     live = snapshot.owned("ConfigMap").get(name)
     if live is None:
@@ -480,10 +481,33 @@ def read_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
         draft = draft.event(Event(EventReason.LEARNT_UNREADABLE, message, warning=True))
         return draft.step(StepReason.LEARNT_UNREADABLE, message)
     state = resumed(kept, snapshot.revision, windows, _hold_of(kept, windows), metrics.at)
+    state = _as_told(snapshot, state)
     starts = {f"kept-{i}": start for i, start in enumerate(kept.starts)} | dict(draft.memory.starts)
     memory = replace(draft.memory, scaling=state, errors=kept.errors, starts=starts)
     draft = replace(draft, memory=memory)
     return draft.step(StepReason.LEARNT_READ, f"from ConfigMap {name}")
+
+
+def holds_first_tokens(
+    fleet: ServingDeployment, settings: Object | None, memory: LoopMemory
+) -> bool:
+    """Whether gateways have first tokens held where `slo.firstToken` is Auto: as the law has
+    chosen; before it remembers, as their `settings` have it."""
+    if not by_law(fleet.spec) or fleet.spec.autoscaling.is_by_others:
+        return False
+    if memory.learnt_read:
+        return memory.scaling.first_tokens.holds
+    return "--first-token" in str(((settings or {}).get("data") or {}).get(names.SETTINGS_KEY, ""))
+
+
+def _as_told(snapshot: Snapshot, state: ScalingState) -> ScalingState:
+    """Return the state with the choice of first tokens that the gateways have. The ConfigMap of
+    what was learnt may be older than that."""
+    settings = snapshot.owned("ConfigMap").get(names.settings(snapshot.fleet.name))
+    told = holds_first_tokens(snapshot.fleet, settings, snapshot.memory)
+    if told == state.first_tokens.holds:
+        return state
+    return replace(state, first_tokens=FirstTokens(told))
 
 
 def write_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
