@@ -132,6 +132,36 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "from 1% to 50%",
     ),
+    "a canary of no request": (
+        {"rollout": {"canary": {"share": "0%"}}},
+        "bad",
+        "from 1% to 50%",
+    ),
+    "a canary of all requests": (
+        {"rollout": {"canary": {"share": "100%"}}},
+        "bad",
+        "from 1% to 50%",
+    ),
+    "a canary that ends at once": (
+        {"rollout": {"canary": {"for": "0s"}}},
+        "bad",
+        "such as 200ms or 15s",
+    ),
+    "a canary for a word": (
+        {"rollout": {"canary": {"for": "long"}}},
+        "bad",
+        "such as 200ms or 15s",
+    ),
+    "a canary for a year": (
+        {"rollout": {"canary": {"for": "8760h"}}},
+        "bad",
+        "from 1m to 6h",
+    ),
+    "a canary that is lost by chance": (
+        {"rollout": {"canary": {"level": "12.5%"}}},
+        "bad",
+        "from 1% to 20%",
+    ),
     "a range of gateways without an end": (
         {"routing": {"autoscaling": {"min": 2}}},
         "bad",

@@ -16,7 +16,7 @@ from tests.support.world import World, scaled_by_others
 
 pytestmark = pytest.mark.slow
 
-DRAIN = "serving.argosy.dev/drain"
+DRAIN, REVISION = "serving.argosy.dev/drain", "serving.argosy.dev/revision"
 SPEC = scaled_by_others(drain="60s")
 
 Story = Callable[[], World]
@@ -174,6 +174,22 @@ def test_a_rollout_ends_the_same_wherever_the_operator_dies(story: Story, second
         }
         assert images == {"engine:2"}, where
         assert (len(world.serving("prefill")), len(world.serving("decode"))) == (2, 2), where
+        assert world.end_state() == ends[0][1].end_state(), where
+        world.close()
+
+
+def test_a_canary_holds_the_same_wherever_the_operator_dies() -> None:
+    """Nothing compares the revisions, so it is never promoted."""
+    ends = ends_of(rolling(6, canary={"share": "50%", "for": "1m"}), 24)
+    assert len(ends) > 15
+    for where, world in ends:
+        assert world.wrongs == [], where
+        status = world.fleet["status"]
+        assert status["promoted"] != status["revision"], where
+        assert status["rollout"]["state"] in ("CanaryServes", "CanaryUndecided"), where
+        assert (len(world.serving("prefill")), len(world.serving("decode"))) == (2, 2), where
+        revisions = {pod["metadata"]["labels"][REVISION] for pod in world.serving("decode")}
+        assert len(revisions) == 2, where
         assert world.end_state() == ends[0][1].end_state(), where
         world.close()
 

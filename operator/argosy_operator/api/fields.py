@@ -195,10 +195,10 @@ Attainment = Annotated[
     ),
 ]
 CanaryShare = Annotated[
-    Percent, Format(r"^([1-9]|[1-4][0-9]|50)%$", "write a share from 1% to 50%, such as 10%", 3)
+    Percent, Format(r"^([1-9]|[1-4][0-9]|50)%$", "write a share from 1% to 50%, such as 10%", 8)
 ]
 CanaryLevel = Annotated[
-    Percent, Format(r"^([1-9]|1[0-9]|20)%$", "write a level from 1% to 20%, such as 5%", 3)
+    Percent, Format(r"^([1-9]|1[0-9]|20)%$", "write a level from 1% to 20%, such as 5%", 8)
 ]
 ModelUri = Annotated[
     str,
