@@ -22,6 +22,9 @@ from local.figures import Figure, Figures, Target
 CANARIES = 20
 SLOWEST, QUICKEST = 0.3, 0.8
 """How quickly those compute that miss the SLO, beside the old revision."""
+NEAR = (0.805, 0.84)
+"""How quickly those compute that miss the goal by little. From 20 seeds those with an attainment of
+0.80 and more, and below the goal, are counted."""
 SETS, SHARE, FOR_S, RATE = 9, 0.1, 900.0, 36.0
 """Sets of the old revision; the canary's share of the requests and its time, the example's of the
 documentation; requests per second, 70 % of what ten sets carry."""
@@ -35,10 +38,14 @@ FIGURES = (
     Figure("canaries_caught_after_s", "s", digits=0),
     Figure("canaries_alike_lost", target=Target("<=", 1), digits=0),
     Figure("canaries_alike_won", digits=0),
+    Figure("canaries_near_lost", digits=0),
+    Figure("canaries_near_undecided", digits=0),
+    Figure("canaries_near_won", digits=0),
 )
 """Of the canaries that miss: how many are found, the share of all requests in the canary's time
 that missed because of the costliest, the largest attainment of one, and when the last is found. Of
-the canaries of the same engine: how many are rolled back and promoted."""
+the canaries of the same engine, and of those near the goal: how many are rolled back and promoted,
+or wait for a person."""
 
 
 class Shared(World):
@@ -122,7 +129,8 @@ def _judge(world: Shared) -> Found:
 
 
 def measure(figures: Figures) -> Iterator[str]:
-    """Play canaries that miss the SLO and canaries of the same engine, each with a seed."""
+    """Play canaries that miss the SLO, some of the same engine, and some near the goal, each with a
+    seed."""
     slow = [SLOWEST + (QUICKEST - SLOWEST) * n / (CANARIES - 1) for n in range(CANARIES)]
     missing = [play(speed, seed) for seed, speed in enumerate(slow)]
     yield "missing: " + "; ".join(
@@ -137,3 +145,11 @@ def measure(figures: Figures) -> Iterator[str]:
     figures.put("canaries_caught_after_s", max((one.after_s for one in caught), default=0.0))
     figures.put("canaries_alike_lost", sum(one.verdict is Verdict.LOST for one in alike))
     figures.put("canaries_alike_won", sum(one.verdict is Verdict.WON for one in alike))
+    least, most = NEAR
+    close = [least + (most - least) * n / (CANARIES - 1) for n in range(CANARIES)]
+    near = [play(speed, 100 + n) for n, speed in enumerate(close)]
+    near = [one for one in near if 0.8 <= one.attainment < OBJECTIVE.attainment]
+    yield "near the goal: " + "; ".join(f"{one.attainment:.2f} {one.verdict}" for one in near)
+    figures.put("canaries_near_lost", sum(one.verdict is Verdict.LOST for one in near))
+    figures.put("canaries_near_undecided", sum(one.verdict is Verdict.UNDECIDED for one in near))
+    figures.put("canaries_near_won", sum(one.verdict is Verdict.WON for one in near))
