@@ -12,6 +12,7 @@ from argosy_law import explain
 from argosy_law.decision import Decision, RoleTarget, Rule, bounded, why_bounded
 from argosy_law.estimate import capacity, season
 from argosy_law.estimate.demand import Demand, append_bins, estimate_demand, raised
+from argosy_law.estimate.longer import append_answered, growth
 from argosy_law.goals import (
     Goals,
     Inputs,
@@ -47,6 +48,12 @@ def decide(
     sizes = _sizes_for_load(state, demand, inputs)
     shares = {role: size.share for role, size in sizes.items()}
     state = learning.aimed(state, shares, inputs.slo.attainment)
+    full = {
+        role.role
+        for role in state.roles
+        if role.role in sizes and gates.is_full(role, sizes[role.role], inputs)
+    }
+    state = learning.correct_headroom(state, full, inputs)
     state, compared = first_tokens.choose(state, sizes, limits_of(state, inputs), inputs)
     sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
     state, sized = _shift(state, sized, inputs)
@@ -99,7 +106,29 @@ def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState,
     days = season.noted(days, demand, foretold, due)
     if foretold is not None and days.trusted and foretold > demand.forecast:
         demand_state, demand = raised(demand_state, demand, foretold)
-    return replace(state, demand=demand_state, season=days), demand
+    state = replace(state, demand=demand_state, season=days)
+    return _follow_lengths(state, demand, inputs, due)
+
+
+def _follow_lengths(
+    state: ScalingState, demand: Demand, inputs: Inputs, due: float
+) -> tuple[ScalingState, Demand]:
+    """The demand with the growth of requests until `due`."""
+    windows, metrics = inputs.windows, inputs.metrics
+    answered = append_answered(state.answered, metrics.answered, windows.scrape_s)
+    state = replace(state, answered=answered)
+    if answered.end is None:
+        return state, demand
+    work, ahead_s = lengths.work(state.lengths, metrics), due - answered.end
+    requests, prompts, answers = zip(*answered.rows, strict=True)
+    squared = sum(tokens**2 * share for tokens, share in work.answer_spread)
+    return state, replace(
+        demand,
+        longer_prompts=growth(
+            prompts, requests, work.prompt, work.prompt_squared, windows, ahead_s
+        ),
+        longer_answers=growth(answers, requests, work.output, squared, windows, ahead_s),
+    )
 
 
 def _sizes_for_load(
@@ -129,14 +158,20 @@ def _sizes_of_revision(
     models = dict[RoleName, Model]()
     # A prompt that waits is work for every role: the queue may be one for room in decode.
     queued = max(role.gauges.outstanding_prompt_tokens or 0.0 for role in state.roles)
+    # A fleet that misses its goal does not plan for less than it expects.
+    least = 1.0 if learning.misses(inputs.metrics, inputs.slo.attainment) else 0.0
     for role in state.roles:
-        gauges = role.gauges
+        gauges, supply = role.gauges, inputs.observations.of(role.role)
         replica = capacity.replica(
             role.estimate, gauges.kv_capacity_tokens or 0.0, inputs.goals.serving
         )
         models[role.role] = model_of(role.role, replica, work, limits)
+        full = sizing.is_full(models[role.role], gauges.running, supply.ready, limits.goal)
         loads[role.role] = sizing.Load(
-            rate=demand.planned * learning.headroom_in_force(role, state, inputs),
+            rate=demand.forecast
+            * max(demand.margin, least)
+            * demand.longer(role.role)
+            * learning.headroom_in_force(role, state, inputs, full=full),
             prompt_tokens=work.computed,
             outstanding_prompt_tokens=queued,
             running=gauges.running or 0.0,

@@ -245,6 +245,8 @@ def _numbers(
     }
     if demand.season is not None:
         numbers["season_per_s"] = demand.season
+    longer = {"longer_prompts": demand.longer_prompts, "longer_answers": demand.longer_answers}
+    numbers |= {name: factor for name, factor in longer.items() if factor > 1}
     if sizes:
         numbers["prompt_tokens"] = work.prompt
         numbers["cached_share"] = work.cached

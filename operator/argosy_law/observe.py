@@ -70,6 +70,19 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """Requests that were answered in one scrape interval, and their tokens."""
+
+    end: float
+    """End of the interval."""
+    requests: float
+    prompts: float
+    """Tokens of their prompts."""
+    answers: float
+    """Tokens of their answers."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepDelta:
     """Growth of the step counters between two scrapes of one pod, all kinds of steps together.
 
@@ -118,6 +131,8 @@ class FleetMetrics:
     """Requests per second over the rate window, at all gateways."""
     bins: tuple[Bin, ...] = ()
     """The same requests in exact counts, oldest first, one per scrape interval."""
+    answered: tuple[Answered, ...] = ()
+    """What was answered in each scrape interval, oldest first."""
     prompt_tokens: Signal = NOT_ASKED
     """Mean length of a prompt, E[L]."""
     prompt_tokens_squared: Signal = NOT_ASKED

@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from argosy_law.estimate.demand import DemandState
+from argosy_law.estimate.longer import AnsweredState
 from argosy_law.goals import Windows
 from argosy_law.observe import Idle, Unknown, Value, plausible
 from argosy_law.signals.learning import sound
@@ -193,7 +194,7 @@ def text_of(kept: Kept) -> str:
 def _shorten(state: ScalingState) -> Iterator[ScalingState]:
     """The state; without past arrivals; with the constants of replicas alone."""
     yield state
-    yield replace(state, demand=DemandState())
+    yield replace(state, demand=DemandState(), answered=AnsweredState())
     roles = tuple(replace(role, holds=HoldState()) for role in state.roles)
     bare = ScalingState(roles=roles, first_tokens=state.first_tokens)
     yield replace(bare, lengths=replace(state.lengths, prompts=(), answers=()))
@@ -245,7 +246,7 @@ def resumed(kept: Kept, revision: str, windows: Windows, hold_s: float, now: flo
 def _moments(state: ScalingState) -> Iterator[float]:
     """All times that the state holds, but those of forecasts, which are ahead."""
     times = [state.valid_since, state.last_valid_at, state.busy_at]
-    times += [state.demand.end, state.demand.rose_at, state.shift.at]
+    times += [state.demand.end, state.demand.rose_at, state.shift.at, state.answered.end]
     times.append(state.first_tokens.other_since)
     yield from (want.at for want in state.shift.highs)
     for role in state.roles:

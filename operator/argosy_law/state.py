@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from argosy_law.estimate.capacity import Estimate
 from argosy_law.estimate.demand import DemandState
+from argosy_law.estimate.longer import AnsweredState
 from argosy_law.estimate.season import SeasonState
 from argosy_law.goals import Windows
 from argosy_law.observe import Buckets, RoleName
@@ -135,6 +136,7 @@ class ScalingState:
     season: SeasonState = field(default_factory=SeasonState)
     shift: ShiftState = field(default_factory=ShiftState)
     first_tokens: FirstTokens = field(default_factory=FirstTokens)
+    answered: AnsweredState = field(default_factory=AnsweredState)
 
 
 def restarted(state: ScalingState) -> ScalingState:
@@ -148,6 +150,7 @@ def restarted(state: ScalingState) -> ScalingState:
         valid_since=None,
         last_valid_at=None,
         busy_at=None,
+        answered=AnsweredState(),
         demand=DemandState(residuals=state.demand.residuals),
         season=replace(state.season, pending=()),
         shift=ShiftState(),

@@ -17,7 +17,6 @@ from argosy_law.observe import (
     FleetMetrics,
     Observations,
     RoleSupply,
-    Value,
     unknown_metrics,
 )
 from argosy_law.state import ScalingState
@@ -115,9 +114,19 @@ BRAKES: dict[str, tuple[Callable[[], list[Round]], str, set[RoleName]]] = {
         {"prefill", "decode"},
     ),
     "attainment is below the goal": (
-        lambda: [*a_while(), seen(LAST, attainment=Value(0.5, LAST))],
+        lambda: [*a_while(), usual(LAST, attainment=0.5, ttft_attainment=0.7, tpot_attainment=0.7)],
         "AttainmentBelowGoal",
         {"prefill", "decode"},
+    ),
+    "prompts are late": (
+        lambda: [*a_while(), usual(LAST, attainment=0.5, ttft_attainment=0.5)],
+        "AttainmentBelowGoal",
+        {"prefill"},
+    ),
+    "answers are slow": (
+        lambda: [*a_while(), usual(LAST, attainment=0.5, tpot_attainment=0.5)],
+        "AttainmentBelowGoal",
+        {"decode"},
     ),
 }
 

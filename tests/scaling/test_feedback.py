@@ -12,7 +12,7 @@ from argosy_law.observe import FleetMetrics, Observations, RoleSupply
 from argosy_law.signals import learning
 from argosy_law.state import RoleState, ScalingState
 from argosy_operator.api.v1alpha1 import RoleName
-from tests.scaling.known import POOLS, START, USUAL, goals, metrics
+from tests.scaling.known import POOLS, START, UNKNOWN, USUAL, goals, metrics
 
 HAVE: dict[RoleName, int] = {"prefill": 1, "decode": 1}
 
@@ -26,9 +26,33 @@ def seen(attainment: float, tpot: float = 1.0) -> FleetMetrics:
     return metrics(START, 1.0, HAVE, attainment=attainment, tpot_attainment=tpot)
 
 
-def test_a_role_that_meets_its_limit_is_trimmed_only_while_the_fleet_meets_its_goal() -> None:
-    assert learning.corrected_headroom(role(), seen(0.9), 0.9) < 1.0
-    assert learning.corrected_headroom(role(), seen(0.89), 0.9) == 1.0
+@pytest.mark.parametrize(
+    ("attainment", "full", "trimmed"),
+    [(0.9, False, True), (0.9, True, True), (0.89, False, True), (0.89, True, False)],
+)
+def test_a_role_that_meets_its_limit_is_trimmed_unless_it_may_be_why_the_fleet_misses_its_goal(
+    attainment: float, full: bool, trimmed: bool
+) -> None:
+    after = learning.corrected_headroom(role(), seen(attainment), 0.9, full=full)
+    assert (after < 1.0) == trimmed
+
+
+@pytest.mark.parametrize(
+    ("attainment", "tpot", "full", "fault"),
+    [
+        (0.9, 0.5, True, False),  # the fleet meets its goal
+        (0.89, 0.94, False, True),
+        (0.89, 0.95, False, False),
+        (0.89, 0.95, True, True),
+    ],
+)
+def test_a_role_is_at_fault_where_its_own_limit_is_missed_or_it_has_no_room(
+    attainment: float, tpot: float, full: bool, fault: bool
+) -> None:
+    decode = replace(role(), aim=0.95)
+    assert learning.at_fault(decode, seen(attainment, tpot), 0.9, full=full) is fault
+    unmeasured = replace(seen(attainment), tpot_attainment=UNKNOWN)
+    assert learning.at_fault(decode, unmeasured, 0.9, full=False) is (attainment < 0.9)
 
 
 def test_nothing_is_trimmed_while_the_load_rises_and_what_misses_still_grows() -> None:
@@ -48,8 +72,12 @@ def test_what_was_trimmed_is_given_back_while_the_load_rises_and_for_a_start_aft
     """A start of 15 s, an interval and a scrape of 15 s each."""
     rose = ScalingState(demand=DemandState(rose_at=START))
     for now, factor in ((START + 45, in_force), (START + 46, trimmed)):
-        assert learning.headroom_in_force(role(trimmed), rose, inputs(now)) == factor
-    assert learning.headroom_in_force(role(trimmed), ScalingState(), inputs(START)) == trimmed
+        assert learning.headroom_in_force(role(trimmed), rose, inputs(now), full=False) == factor
+    steady = ScalingState()
+    assert learning.headroom_in_force(role(trimmed), steady, inputs(START), full=True) == trimmed
+    misses = inputs(START, attainment=0.8)
+    for full, factor in ((True, in_force), (False, trimmed)):
+        assert learning.headroom_in_force(role(trimmed), steady, misses, full=full) == factor
 
 
 def aims(goal: float = 0.9, **shares: float) -> dict[str, float | None]:

@@ -69,7 +69,7 @@ WORLDS: list[Callable[[], RoleView]] = [
     lambda: replace(well(), state=replace(well().state, lengths=Lengths())),
     pending,
     backlogged,
-    lambda: observing(well(), attainment=Value(0.5, NOW)),
+    lambda: observing(well(), attainment=Value(0.5, NOW), ttft_attainment=Value(0.5, NOW)),
 ]
 
 
@@ -135,8 +135,16 @@ def test_half_of_the_ready_pods_must_be_silent(reporting: int, ready: int, silen
 def test_attainment_is_below_the_goal_by_more_than_its_standard_error(
     share: float, scored: float, below: bool
 ) -> None:
-    view = observing(well(), attainment=Value(share, NOW), scored=scored)
+    measured = Value(share, NOW)
+    view = observing(well(), attainment=measured, ttft_attainment=measured, scored=scored)
     assert held_by(view) is (Rule.ATTAINMENT_BELOW_GOAL if below else None)
+
+
+def test_a_role_that_is_not_at_fault_may_shrink_while_the_fleet_misses_its_goal() -> None:
+    view = observing(well(), attainment=Value(0.5, NOW), tpot_attainment=Value(0.5, NOW))
+    assert held_by(view) is None
+    unknown = observing(view, ttft_attainment=Unknown("NoSamples"))
+    assert held_by(unknown) is not None
 
 
 def test_only_reasons_that_leave_the_need_known_let_a_small_budget_take_replicas() -> None:

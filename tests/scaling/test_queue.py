@@ -7,7 +7,7 @@ import pytest
 from argosy_law.decision import Rule
 from argosy_law.observe import RoleSupply
 from argosy_law.size.pools import DecodeModel, PrefillModel
-from argosy_law.size.sizing import Counts, Horizon, Load, backlog, size
+from argosy_law.size.sizing import Counts, Horizon, Load, backlog, is_full, size
 from argosy_law.size.work import alike
 from argosy_operator.api.v1alpha1 import RoleName
 from tests.scaling.known import goals, metrics, play, times
@@ -71,3 +71,16 @@ def test_a_queue_at_prefill_grows_both_roles() -> None:
     _, decision = play(goals(), [(seen, have)])
     assert {t.role for t in decision.targets if t.demanded > 4} == {"prefill", "decode"}
     assert {t.rule for t in decision.targets} <= {Rule.BACKLOG, Rule.STEP_LIMIT}
+
+
+@pytest.mark.parametrize(
+    ("running", "ready", "full"),
+    [(159.0, 2, False), (160.0, 2, True), (0.0, 0, True), (None, 9, True)],
+)
+def test_decode_is_full_at_four_fifths_of_the_largest_batch(
+    running: float | None, ready: int, full: bool
+) -> None:
+    """Steps of 0.06 s have a hundred sequences in them."""
+    model = DecodeModel(0.03, 0.0003, alike(200), 1000.0, 0.06)
+    assert is_full(model, running, ready, 0.9) is full
+    assert not is_full(TENTH, running, ready, 0.9)

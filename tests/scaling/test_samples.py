@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from argosy_law.estimate.demand import REMEMBERED_BINS
 from argosy_law.goals import Windows
-from argosy_law.observe import Idle, Signal, Value
+from argosy_law.observe import Answered, Idle, Signal, Value
 from argosy_law.signals.samples import (
     ENOUGH_TRANSFERS,
+    OUTPUTS,
     OUTSTANDING,
+    PROMPTS,
     RECEIVED,
     TRANSFERS,
     WAITING,
@@ -49,6 +51,20 @@ def test_no_more_bins_are_made_than_are_remembered() -> None:
     bins = arrival_bins([series], windows, 4600.0)
     assert [b.count for b in bins] == [2.0] * REMEMBERED_BINS
     assert bins[-1].end == 4599.0
+
+
+def test_what_was_answered_in_an_interval_is_of_those_that_all_three_counters_have() -> None:
+    def series(name: str, grows: float, since: float = 0.0) -> Series:
+        times = (t for t in (900.0, 915.0, 930.0, 945.0) if t >= since)
+        return Series(name, {"pod": "gateway-0"}, tuple((t, t * grows) for t in times))
+
+    counters = (series(f"{PROMPTS}_count", 2), series(f"{PROMPTS}_sum", 1000))
+    whole = Round(950.0, (*counters, series(f"{OUTPUTS}_sum", 50)), 1, 1)
+    rows = [Answered(end, 30.0, 15_000.0, 750.0) for end in (915.0, 930.0, 945.0)]
+    assert list(assemble(whole, Windows()).answered) == rows
+    late = Round(950.0, (*counters, series(f"{OUTPUTS}_sum", 50, since=915.0)), 1, 1)
+    assert list(assemble(late, Windows()).answered) == rows[1:]
+    assert assemble(Round(950.0, counters, 1, 1), Windows()).answered == ()
 
 
 def transferred(count: float, total_s: float, window_s: float = 180.0) -> Signal:

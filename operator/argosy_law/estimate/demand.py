@@ -13,7 +13,7 @@ from math import ceil, exp, inf, sqrt
 from statistics import median
 
 from argosy_law.goals import Windows
-from argosy_law.observe import Bin
+from argosy_law.observe import Bin, RoleName
 
 DISPERSION_RANGE = (1.0, 12.0)
 """Variance over mean of the counts: 1 is Poisson; above 12 a burst is load and not noise."""
@@ -265,6 +265,15 @@ class Demand:
     """Variance over mean of the counts."""
     season: float | None = None
     """The forecast by past days, where it counts instead of a lower one."""
+    longer_prompts: float = 1.0
+    """By what factor prompts will be longer then than in the sizes (`estimate.longer`)."""
+    longer_answers: float = 1.0
+    """The same of answers."""
+
+    def longer(self, role: RoleName) -> float:
+        """By what factor a request will be more work for the role."""
+        own = {"prefill": self.longer_prompts, "decode": self.longer_answers}
+        return own.get(role, max(own.values()))
 
     @property
     def planned(self) -> float:

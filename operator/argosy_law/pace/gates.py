@@ -14,7 +14,8 @@ from math import ceil, floor
 from argosy_law.decision import MEANING, RoleTarget, Rule
 from argosy_law.goals import Inputs, StepLimits, removal_hold_s
 from argosy_law.observe import FleetMetrics, RoleName, RoleSupply, Value
-from argosy_law.signals import validity
+from argosy_law.signals import learning, validity
+from argosy_law.size import sizing
 from argosy_law.size.sizing import Size, reach_of
 from argosy_law.state import HoldState, RoleState, ScalingState, ShiftState, Want
 
@@ -146,12 +147,21 @@ def _backlog(view: RoleView) -> bool:
 
 
 def _below_goal(view: RoleView) -> bool:
-    """Below by more than one standard error of the measured share."""
+    """Below by more than one standard error of the measured share, and the role may be why."""
     goal, scored = view.reachable_goal, view.metrics.scored
     measured = view.metrics.attainment
     share = measured.value if isinstance(measured, Value) else 1.0
     error = (goal * (1 - goal) / scored) ** 0.5 if scored else 1.0
-    return view.size is not None and share + error < goal
+    if view.size is None or share + error >= goal:
+        return False
+    full = is_full(view.role, view.size, view.inputs)
+    return learning.at_fault(view.role, view.metrics, view.inputs.slo.attainment, full=full)
+
+
+def is_full(role: RoleState, size: Size, inputs: Inputs) -> bool:
+    """Whether the role has no room for another request."""
+    ready = inputs.observations.of(role.role).ready
+    return sizing.is_full(size.model, role.gauges.running, ready, inputs.slo.attainment)
 
 
 def _always(text: str) -> Callable[[RoleView], str]:
@@ -217,7 +227,8 @@ GATES: tuple[Gate, ...] = (
     ),
     Gate(
         Rule.ATTAINMENT_BELOW_GOAL,
-        "Measured attainment is below the goal by more than its standard error.",
+        "Measured attainment is below the goal by more than its standard error, and the role is at "
+        "fault: its own limit is missed, or it has no room.",
         _below_goal,
         _always("measured attainment is below the goal"),
         need_known=True,

@@ -4,7 +4,7 @@ Called by `decide` with metrics that `validity` has checked; everything learnt g
 `state.ScalingState`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import astuple, replace
 from math import exp, isfinite
 
@@ -102,6 +102,7 @@ def sound(state: ScalingState) -> bool:
         *demand.counts,
         *(forecast.rate for forecast in demand.pending),
         *(n for pair in demand.residuals for n in pair),
+        *(n for row in state.answered.rows for n in row),
         *state.season.numbers,
         *(want.replicas for want in wants),
         *(role.aim for role in state.roles if role.aim is not None),
@@ -109,7 +110,12 @@ def sound(state: ScalingState) -> bool:
     moments = (
         *(
             moment
-            for moment in (*times, *times_of_parts, *(held.raised_at for held in hold_states))
+            for moment in (
+                *times,
+                state.answered.end,
+                *times_of_parts,
+                *(held.raised_at for held in hold_states),
+            )
             if moment is not None
         ),
         *(forecast.due for forecast in demand.pending),
@@ -130,23 +136,19 @@ def _means(lengths_: Lengths) -> tuple[float | None, ...]:
 
 
 def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
-    """Capacity from the step counters, headroom from measured attainment, and the gauges.
+    """Capacity from the step counters, and the gauges.
 
     What is known of a revision is a guess about the next one, which may be another model. In a
     rollout pods of both report, and each revision is learnt from its own: of the two together a
     slow one with few sequences and a quick one with many would say that sequences cost nothing.
     """
-    mixed, up = (
-        any(supply.mixed for supply in inputs.observations.supply),
-        rising(state, inputs),
-    )
+    mixed = any(supply.mixed for supply in inputs.observations.supply)
     return replace(
-        state,
-        roles=tuple(_learn_role(role, inputs, mixed=mixed, up=up) for role in state.roles),
+        state, roles=tuple(_learn_role(role, inputs, mixed=mixed) for role in state.roles)
     )
 
 
-def _learn_role(role: RoleState, inputs: Inputs, *, mixed: bool, up: bool) -> RoleState:
+def _learn_role(role: RoleState, inputs: Inputs, *, mixed: bool) -> RoleState:
     of_role, supply = inputs.metrics.role(role.role), inputs.observations.of(role.role)
     role = _of_revision(role, supply.revision)
     new = tuple(row for row in of_role.steps if row.pod not in supply.old_pods)
@@ -160,7 +162,6 @@ def _learn_role(role: RoleState, inputs: Inputs, *, mixed: bool, up: bool) -> Ro
         role,
         estimate=estimate,
         former=former and capacity.learn(former, old, inputs.windows),
-        headroom=corrected_headroom(role, inputs.metrics, inputs.slo.attainment, rising=up),
         gauges=_gauges(role.gauges, of_role, supply),
     )
 
@@ -181,25 +182,70 @@ def _of_revision(role: RoleState, revision: str) -> RoleState:
     )
 
 
+def correct_headroom(
+    state: ScalingState, full: Collection[RoleName], inputs: Inputs
+) -> ScalingState:
+    """The state with each role's headroom corrected by this round's attainment.
+
+    `full`: the roles without room for another request.
+    """
+    up, metrics, goal = rising(state, inputs), inputs.metrics, inputs.slo.attainment
+    return replace(
+        state,
+        roles=tuple(
+            replace(
+                role,
+                headroom=corrected_headroom(role, metrics, goal, rising=up, full=role.role in full),
+            )
+            for role in state.roles
+        ),
+    )
+
+
 def corrected_headroom(
-    role: RoleState, metrics: FleetMetrics, goal: float, *, rising: bool = False
+    role: RoleState,
+    metrics: FleetMetrics,
+    goal: float,
+    *,
+    rising: bool = False,
+    full: bool = False,
 ) -> float:
     """The factor on the planned load after this round's attainment; unchanged if too few scored.
 
-    It is not lowered while the load rises, nor while the fleet as a whole misses its goal: what one
-    role lacks may show in the other's limit, because prompts wait for room in decode too.
+    It is not lowered while the load rises, nor while the role is at fault that requests miss.
     """
-    shares = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
-    measured = shares.get(role.role, metrics.attainment)
+    measured = own_share(role.role, metrics)
     if not isinstance(measured, Value) or metrics.scored < SCORED_ENOUGH:
         return role.headroom
-    aim = role.aim if role.aim is not None else (1 + goal) / 2
-    error = aim - measured.value
-    if error < 0 and (rising or misses(metrics, goal)):
+    error = aim_of(role, goal) - measured.value
+    if error < 0 and (rising or at_fault(role, metrics, goal, full=full)):
         return role.headroom
     low, high = FEEDBACK_ERROR
     corrected = role.headroom * exp(FEEDBACK_GAIN * min(max(error, low), high))
     return min(max(corrected, HEADROOM[0]), HEADROOM[1])
+
+
+def own_share(role: RoleName, metrics: FleetMetrics) -> Signal:
+    """The share of requests within the limit that the role answers for."""
+    shares = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
+    return shares.get(role, metrics.attainment)
+
+
+def aim_of(role: RoleState, goal: float) -> float:
+    """The share that should be within the role's limit."""
+    return role.aim if role.aim is not None else (1 + goal) / 2
+
+
+def at_fault(role: RoleState, metrics: FleetMetrics, goal: float, *, full: bool) -> bool:
+    """Whether the role may be why the fleet misses its goal.
+
+    It is where its own limit is missed more often than it aims at, and where it is `full`: prompts
+    that wait for room in decode miss TTFT.
+    """
+    if not misses(metrics, goal):
+        return False
+    measured = own_share(role.role, metrics)
+    return full or not isinstance(measured, Value) or measured.value < aim_of(role, goal)
 
 
 def aimed(state: ScalingState, shares: Mapping[RoleName, float], goal: float) -> ScalingState:
@@ -228,12 +274,13 @@ def misses(metrics: FleetMetrics, goal: float) -> bool:
     return isinstance(metrics.attainment, Value) and metrics.attainment.value < goal
 
 
-def headroom_in_force(role: RoleState, state: ScalingState, inputs: Inputs) -> float:
+def headroom_in_force(role: RoleState, state: ScalingState, inputs: Inputs, *, full: bool) -> float:
     """The factor on the planned load now.
 
-    What was trimmed under a steady load is given back while the load rises or the goal is missed.
+    What was trimmed under a steady load is given back while the load rises or the role is at fault.
     """
-    untrimmed = rising(state, inputs) or misses(inputs.metrics, inputs.slo.attainment)
+    fault = at_fault(role, inputs.metrics, inputs.slo.attainment, full=full)
+    untrimmed = rising(state, inputs) or fault
     return max(role.headroom, 1.0) if untrimmed else role.headroom
 
 

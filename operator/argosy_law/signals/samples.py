@@ -16,6 +16,7 @@ from operator import itemgetter
 from argosy_law.estimate.demand import REMEMBERED_BINS
 from argosy_law.goals import Windows
 from argosy_law.observe import (
+    Answered,
     Bin,
     Buckets,
     FleetMetrics,
@@ -235,6 +236,7 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         at=taken.at,
         arrivals=_arrivals(taken, received, broken, windows, silent),
         bins=bins,
+        answered=_answered(by_name, windows, taken.at),
         prompt_tokens=_mean(by_name, PROMPTS, taken.at - windows.lengths_s),
         prompt_tokens_squared=_moment(by_name, taken.at - windows.lengths_s),
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
@@ -335,6 +337,19 @@ def _buckets(
         if edge is not None:
             grown[edge] = grown.get(edge, 0.0) + increase(one, start)
     return lengths.count_growth(grown)
+
+
+def _answered(
+    by_name: dict[str, list[Series]], windows: Windows, until: float
+) -> tuple[Answered, ...]:
+    """What was answered in each scrape interval that all of the counters have."""
+    names = (f"{PROMPTS}_count", f"{PROMPTS}_sum", f"{OUTPUTS}_sum")
+    requests, prompts, answers = (
+        {one.end: one.count for one in arrival_bins(by_name.get(name, []), windows, until)}
+        for name in names
+    )
+    ends = sorted(requests.keys() & prompts.keys() & answers.keys())
+    return tuple(Answered(end, requests[end], prompts[end], answers[end]) for end in ends)
 
 
 def _edge(text: str) -> float | None:

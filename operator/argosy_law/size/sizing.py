@@ -291,6 +291,21 @@ def backlog(
     return ceil(load + min(left_s / horizon.drain_s, max(CATCHING_UP * load, CATCHING_UP_LEAST)))
 
 
+FULL = 0.8
+"""Of the largest batch that meets the limit, for a pod in which no further prompt has room: the
+gateway keeps its sequences below that batch, and some of its requests are on their way."""
+
+
+def is_full(model: Model, running: float | None, ready: int, goal: float) -> bool:
+    """Whether a prompt that waits may wait for room in this pool, as it may while `running` is not
+    known. Prefill has room for any."""
+    carried = carrying(model, goal)
+    if isinstance(carried, PrefillModel):
+        return False
+    decode = carried.decode if isinstance(carried, ColocatedModel) else carried
+    return running is None or running >= FULL * max(decode.batch_limit, 1.0) * ready
+
+
 T = TypeVar("T")
 FLAT = 1e-9
 """A gain below this is none; also the least load and cost that is divided by."""

@@ -226,6 +226,8 @@ LABELS = {
     "forecast_per_s": "forecast for when a new replica is ready",
     "season_per_s": "the same by past days at this time, which counts",
     "margin": "factor on the forecast",
+    "longer_prompts": "factor by which prompts will be longer then",
+    "longer_answers": "factor by which answers will be longer then",
     "dispersion": "burstiness of arrivals (1: Poisson)",
     "bins": "scrape intervals in the mean",
     "prompt_tokens": "mean prompt",

@@ -1,0 +1,79 @@
+"""Requests that become longer: by how much, until a replica that is added now would serve.
+
+Lengths are those of answered requests, and means over minutes: where prompts or answers grow, they
+are behind by that and by a cold start. Work per request is therefore followed like the rate of
+arrivals (`estimate.demand.find_rise`), by its mean in each scrape interval. What a fleet that is
+too small leaves unanswered does not move a mean, as it would move a sum.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from argosy_law.estimate.demand import (
+    REMEMBERED_BINS,
+    RISE_LARGEST,
+    dispersion,
+    extrapolate_rise,
+    segment,
+)
+from argosy_law.goals import Windows
+from argosy_law.observe import Answered
+
+LEAST_VARIANCE = 0.04
+"""Of lengths, over E[L]²: that of lengths which differ by a fifth. More equal ones prove no more.
+"""
+FEWEST = 1.0
+"""Requests of an interval whose mean is used; the one before stands for it otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnsweredState:
+    """What was answered in the newest scrape intervals."""
+
+    end: float | None = None
+    """End of the newest interval, seconds since the epoch; None: none yet."""
+    rows: tuple[tuple[float, float, float], ...] = ()
+    """(requests, tokens of their prompts, tokens of their answers), oldest first."""
+
+
+def append_answered(
+    state: AnsweredState, new: tuple[Answered, ...], scrape_s: float
+) -> AnsweredState:
+    """Add the intervals that are new. After a gap the older ones go."""
+    end, rows = state.end, list(state.rows)
+    for one in new:
+        if end is not None and one.end <= end + scrape_s / 2:
+            continue
+        if end is not None and one.end > end + 1.5 * scrape_s:
+            rows = []
+        rows.append((round(one.requests, 1), round(one.prompts), round(one.answers)))
+        end = one.end
+    return replace(state, end=end, rows=tuple(rows[-REMEMBERED_BINS:]))
+
+
+def growth(
+    tokens: Sequence[float],
+    requests: Sequence[float],
+    mean: float,
+    squared: float,
+    windows: Windows,
+    ahead_s: float,
+) -> float:
+    """By what factor requests will be longer than `mean` tokens, `ahead_s` after the last interval.
+
+    1 while no rise is significant. `tokens` and `requests` are of one kind and of each interval,
+    `squared` is the second moment of the lengths. With the variance V, a mean of n lengths varies
+    like a Poisson count of n·E[L]²/V: so the rise is looked for in such counts.
+    """
+    if mean < 1 or sum(requests) < len(requests) or not requests:
+        return 1.0
+    variance = max(squared - mean**2, LEAST_VARIANCE * mean**2)
+    typical = sum(requests) / len(requests) * mean / variance
+    counts, length = list[float](), mean
+    for total, number in zip(tokens, requests, strict=True):
+        length = total / number if number >= FEWEST else length
+        counts.append(length * typical)
+    since = len(segment(tuple(counts), dispersion(tuple(counts))))
+    bins = ahead_s / windows.scrape_s + 0.5
+    risen = extrapolate_rise(tuple(counts), since, bins, RISE_LARGEST)
+    return max(risen / (mean * typical), 1.0)
