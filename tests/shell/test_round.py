@@ -12,7 +12,7 @@ from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import rfc3339
-from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import ROUND_LIMIT_S, UnfinishedError, round_of
 from tests.shell.store import Store
@@ -171,7 +171,7 @@ def test_a_round_that_is_cut_off_keeps_what_it_learnt() -> None:
 
     async def main() -> LoopMemory:
         sources = Sources(Hanging(ErrorKind.TRANSPORT), None, None, IMAGES)  # type: ignore[arg-type]
-        before = replace(LoopMemory("u"), starts={"pod-1": ("decode", 42.0)})
+        before = replace(LoopMemory("u"), starts={"pod-1": Start("decode", 42.0, "a")})
         began = asyncio.get_running_loop().time()
         with pytest.raises(UnfinishedError, match="not done within 90 s") as caught:
             await round_of(sources, ("ns", "chat"), before)
@@ -180,4 +180,4 @@ def test_a_round_that_is_cut_off_keeps_what_it_learnt() -> None:
 
     memory = run(main())
     assert memory.targets == {"colocated": 1}, "decided in this round"
-    assert memory.starts == {"pod-1": ("decode", 42.0)}
+    assert memory.starts == {"pod-1": Start("decode", 42.0, "a")}

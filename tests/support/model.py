@@ -92,6 +92,8 @@ class Model:
     serial: Any = field(default_factory=lambda: count(1))
     broken_roles: frozenset[str] = frozenset()
     """Roles whose pods never become ready."""
+    start_s: float = START_S
+    """Seconds from a pod's creation until it is ready."""
     room: dict[str, int] = field(default_factory=dict)
     """Pods that the nodes with a GPU type take, by its name; a type that is not here has room."""
     metrics: FleetMetrics | None = None
@@ -284,7 +286,7 @@ class Model:
             if not pod.assigned and self._is_full(pod.gpu_type):
                 self.pods[uid] = replace(pod, unschedulable="0/3 nodes are available")
                 continue
-            if self.now - pod.created_at < START_S or pod.role in self.broken_roles:
+            if self.now - pod.created_at < self.start_s or pod.role in self.broken_roles:
                 continue
             ready = uid not in self.draining
             self.pods[uid] = replace(

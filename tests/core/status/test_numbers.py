@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from argosy_law.observe import FleetMetrics, Idle, Value
-from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
 from argosy_operator.core.status.numbers import (
     damped,
     damped_duration,
@@ -264,7 +264,8 @@ def test_the_time_to_ready_is_the_median_of_the_measured_starts(
 ) -> None:
     before = {"roles": {"colocated": {"timeToReady": old}}}
     snapshot = snapshot_of(World(status=before), LoopMemory(), NOW)
-    draft = Draft(memory=LoopMemory(starts=starts), targets={"colocated": 1})
+    of_pods = {uid: Start(*start, snapshot.revision) for uid, start in starts.items()}
+    draft = Draft(memory=LoopMemory(starts=of_pods), targets={"colocated": 1})
     assert roles_status(snapshot, draft)["colocated"]["timeToReady"] == shown, words
 
 

@@ -11,7 +11,7 @@ from argosy_law.state import ScalingState
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.snapshot.objects import Object
-from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
 from tests.scaling import known
 from tests.support.model import Model, fleet
 
@@ -112,17 +112,20 @@ def test_the_error_budget_goes_on_where_it_was() -> None:
 
 def test_measured_starts_are_kept_too() -> None:
     model = model_of()
-    model.memory = replace(model.memory, starts={"one": ("colocated", 41.5)})
+    model.memory = replace(
+        model.memory, starts={"one": Start("colocated", 41.5, model.snapshot().revision)}
+    )
     for _ in range(12):
         decide(model)
     model.memory = LoopMemory()
     decide(model)
-    assert ("colocated", 41.5) in model.memory.starts.values()
+    revision = model.snapshot().revision
+    assert 41.5 in model.memory.starts_of("colocated", revision)
     for _ in range(12):
         decide(model)
     model.memory = LoopMemory()
     decide(model)
-    assert list(model.memory.starts.values()).count(("colocated", 41.5)) == 1
+    assert model.memory.starts_of("colocated", revision).count(41.5) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2}', "x" * 100_000])

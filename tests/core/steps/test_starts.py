@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from argosy_law.goals import Windows, cold_start_s
 from argosy_operator.core.plan import plan
-from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
 from argosy_operator.core.steps.targets import supply_of
 from tests.support.model import START_S, Model, fleet
 
@@ -16,7 +16,7 @@ def converged() -> Model:
 
 
 def learnt(model: Model) -> list[float]:
-    return [s for role, s in model.memory.starts.values() if role == "colocated"]
+    return [one.seconds for one in model.memory.starts.values() if one.role == "colocated"]
 
 
 def test_a_start_that_was_seen_is_learnt() -> None:
@@ -50,7 +50,7 @@ def test_a_start_of_less_than_a_second_is_learnt_as_it_was() -> None:
     uid = pod.uid
     assert uid in model.memory.starting
     model.pods[uid] = replace(pod, ready=True, ready_at=pod.created_at + 0.25)
-    assert plan(model.snapshot()).memory.starts[uid] == ("colocated", 0.25)
+    assert plan(model.snapshot()).memory.starts[uid] == Start("colocated", 0.25, pod.revision)
 
 
 def test_each_role_of_vllm_has_its_own_start_of_minutes() -> None:
@@ -65,8 +65,24 @@ def test_each_role_of_vllm_has_its_own_start_of_minutes() -> None:
             ready_at = pod.created_at + took[pod.role]
             model.pods[uid] = replace(pod, ready=True, started=True, ready_at=ready_at)
     planned = plan(model.snapshot())
-    assert dict(planned.memory.starts.values()) == took
+    assert {one.role: one.seconds for one in planned.memory.starts.values()} == took
     draft = replace(planned.draft, memory=planned.memory)
     for role, seconds in took.items():
         supply = supply_of(model.snapshot(), draft, role, 1)
         assert cold_start_s(supply, Windows(cold_start_s=180)) == seconds
+
+
+def test_a_revision_has_its_own_starts_once_one_was_measured() -> None:
+    """The new one takes ten times as long; an edit back has what was measured before."""
+    model = converged()
+    before = model.snapshot().revision
+    quick = learnt(model)
+    assert model.memory.starts_of("colocated", "another") == tuple(quick)
+    model.start_s = 10 * START_S
+    model.edit(engine={"env": [{"name": "A", "value": "1"}]})
+    model.converge()
+    after = model.snapshot().revision
+    assert min(model.memory.starts_of("colocated", after)) >= 10 * START_S
+    assert model.memory.starts_of("colocated", before) == tuple(quick)
+    assert model.fleet.status.roles.colocated is not None
+    assert model.fleet.status.roles.colocated.time_to_ready == "20s"

@@ -11,7 +11,7 @@ from argosy_law.observe import RoleSupply
 from argosy_operator.core.plan import Plan, plan
 from argosy_operator.core.snapshot.actions import Create, Scale
 from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.snapshot.snapshot import LoopMemory
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
 from argosy_operator.core.steps.goals import goals_of, offers_of
 from argosy_operator.core.steps.targets import supply_of
 from tests.support.model import Model, converged, fleet
@@ -193,7 +193,8 @@ def test_what_the_law_is_told_of_a_roles_pods(
         Pod(str(n), str(n), **{"role": "colocated", "revision": snapshot.revision, **looks})
         for n, looks in enumerate(pods)
     )
-    starts = {str(n): ("colocated", float(n)) for n in range(25)} | {"p": ("prefill", 99.0)}
+    starts = {str(n): Start("colocated", float(n), snapshot.revision) for n in range(25)}
+    starts["p"] = Start("prefill", 99.0, snapshot.revision)
     draft = replace(plan(snapshot).draft, memory=LoopMemory(starts=starts), rolling=True)
     supply = supply_of(replace(snapshot, pods=seen), draft, "colocated", 3)
     none = {"ready": 0, "pending": 0, "unschedulable": 0, "draining": 0}

@@ -13,6 +13,7 @@ part of it.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics
@@ -78,6 +79,14 @@ class VerdictsRead:
     """Why there are none, if it did not say."""
 
 
+class Start(NamedTuple):
+    """A pod's time from its creation to its first readiness."""
+
+    role: str
+    seconds: float
+    revision: str
+
+
 @dataclass(frozen=True, slots=True)
 class LoopMemory:
     """Times are on the monotonic clock, in seconds, unless a field says otherwise."""
@@ -123,8 +132,8 @@ class LoopMemory:
     changes it back). They are accepted until either side changes."""
     starting: frozenset[str] = frozenset()
     """Uids of pods that were seen before their first readiness."""
-    starts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    """Role, and measured seconds from creation to first readiness, by uid of the pod."""
+    starts: Mapping[str, Start] = field(default_factory=dict)
+    """By uid of the pod, oldest first."""
     published: Mapping[str, float] = field(default_factory=dict)
     """When each event was published last, by its key."""
     failed: Mapping[str, Failure] = field(default_factory=dict)
@@ -135,6 +144,13 @@ class LoopMemory:
     def of(self, uid: str) -> "LoopMemory":
         """This memory, or an empty one if it is that of an earlier fleet of the same name."""
         return self if self.uid == uid else LoopMemory(uid)
+
+    def starts_of(self, role: str, revision: str) -> tuple[float, ...]:
+        """Seconds of the role's measured starts, newest last: those of the revision, or of all
+        while it has none. Another revision may be a larger model."""
+        of_role = [start for start in self.starts.values() if start.role == role]
+        own = [start for start in of_role if start.revision == revision]
+        return tuple(start.seconds for start in own or of_role)
 
 
 @dataclass(frozen=True, slots=True)

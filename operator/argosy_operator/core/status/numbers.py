@@ -332,7 +332,7 @@ def without_room(snapshot: Snapshot, role: RoleName) -> dict[str, float]:
 
 def _time_to_ready(snapshot: Snapshot, draft: Draft, role: str) -> str | None:
     """Median time from a pod's creation to ready, as "41s"; the old one while none is measured."""
-    starts = sorted(seconds for of, seconds in draft.memory.starts.values() if of == role)
+    starts = sorted(draft.memory.starts_of(role, snapshot.revision))
     status = getattr(snapshot.fleet.status.roles, role)
     old = status.time_to_ready.removesuffix("s") if status and status.time_to_ready else None
     if not starts:

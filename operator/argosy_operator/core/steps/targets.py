@@ -48,7 +48,7 @@ from argosy_operator.core.snapshot.actions import (
 )
 from argosy_operator.core.snapshot.objects import Object, owner_of_replicas, replicas_of
 from argosy_operator.core.snapshot.pods import front_of, gateways_to_ask, unheard
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot, role_of
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot, Start, role_of
 from argosy_operator.core.steps.draft import LOOK_AGAIN_S, Draft, StepReason
 from argosy_operator.core.steps.goals import by_law, goals_of, offers_of, windows_of
 
@@ -62,7 +62,7 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
     revisions = _revisions_that_serve(snapshot)
     learnt = snapshot.revision if snapshot.revision in revisions else next(iter(revisions), "")
     ready = sum(pod.serving for pod in pods)
-    starts = [seconds for of, seconds in draft.memory.starts.values() if of == role]
+    starts = draft.memory.starts_of(role, learnt)
     return RoleSupply(
         role=role,
         desired=desired,
@@ -70,7 +70,7 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
         pending=max(0, desired - ready),
         unschedulable=sum(pod.unschedulable is not None for pod in pods),
         draining=sum(pod.draining for pod in pods),
-        cold_starts_s=tuple(starts[-MEASURED_STARTS:]),
+        cold_starts_s=starts[-MEASURED_STARTS:],
         gpus_per_replica=snapshot.fleet.spec.role(role).resources.gpu,
         rolling=draft.rolling,
         mixed=draft.rolling and (len(revisions) > 1 or learnt == snapshot.revision),
@@ -136,7 +136,8 @@ def learn_starts(snapshot: Snapshot, draft: Draft) -> LoopMemory:
         if pod.ready_at is None and (seen or not pod.probed):
             starting.add(pod.uid)
         elif pod.ready_at is not None and seen:
-            starts[pod.uid] = (pod.role, max(0.0, pod.ready_at - pod.created_at))
+            took_s = max(0.0, pod.ready_at - pod.created_at)
+            starts[pod.uid] = Start(pod.role, took_s, pod.revision)
     newest = dict(list(starts.items())[-4 * MEASURED_STARTS :])
     return replace(draft.memory, starts=newest, starting=frozenset(starting))
 
@@ -482,7 +483,8 @@ def read_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
         return draft.step(StepReason.LEARNT_UNREADABLE, message)
     state = resumed(kept, snapshot.revision, windows, _hold_of(kept, windows), metrics.at)
     state = _as_told(snapshot, state)
-    starts = {f"kept-{i}": start for i, start in enumerate(kept.starts)} | dict(draft.memory.starts)
+    starts = {f"kept-{i}": Start(*of, kept.revision) for i, of in enumerate(kept.starts)}
+    starts |= draft.memory.starts
     memory = replace(draft.memory, scaling=state, errors=kept.errors, starts=starts)
     draft = replace(draft, memory=memory)
     return draft.step(StepReason.LEARNT_READ, f"from ConfigMap {name}")
@@ -523,7 +525,8 @@ def write_learnt(snapshot: Snapshot, draft: Draft) -> Draft:
     if draft.decision is None or not draft.decision.active or not due:
         message = f"written {since_s:.0f} s ago, or read then"
         return draft.step(StepReason.LEARNT_KEPT, message)
-    kept = Kept(VERSION, snapshot.revision, state, _starts(draft.memory), draft.memory.errors)
+    starts = _starts(draft.memory, snapshot.revision)
+    kept = Kept(VERSION, snapshot.revision, state, starts, draft.memory.errors)
     apply = Apply({**snapshot.learnt, "data": {FILE: text_of(kept)}})
     return draft.act(apply).step(StepReason.WRITING_LEARNT, key_of(apply))
 
@@ -544,11 +547,10 @@ def _hold_of(kept: Kept, windows: Windows) -> float:
     return max(windows.down_hold_s, 2 * cold_s)
 
 
-def _starts(memory: LoopMemory) -> tuple[tuple[str, float], ...]:
-    """The newest measured starts of each role."""
-    roles = {role for role, _ in memory.starts.values()}
+def _starts(memory: LoopMemory, revision: str) -> tuple[tuple[str, float], ...]:
+    """The newest measured starts of each role, of the revision if it has any."""
     return tuple(
-        start
-        for role in sorted(roles)
-        for start in [s for s in memory.starts.values() if s[0] == role][-MEASURED_STARTS:]
+        (role, seconds)
+        for role in sorted({start.role for start in memory.starts.values()})
+        for seconds in memory.starts_of(role, revision)[-MEASURED_STARTS:]
     )
