@@ -162,8 +162,14 @@ def test_no_fleet_drifts_and_its_health_is_what_a_person_would_say(
     git.write(hello(roles=pods(2), engine=environment("2")))
     git.until("hello", **HEALTHY)
 
+    # Its revision is undone, and Git still asks for it.
+    argosy.kube.kubectl("argosy", "rollout", "undo", "hello", "-n", argosy.namespace)
+    git.until("hello", **IN_SYNC, health="Degraded", status="Failed")
+    git.write(hello(roles=pods(2), engine=environment("1")))
+    git.until("hello", **HEALTHY)
+
     # It is parked.
-    git.write(hello(roles=pods(0), engine=environment("2")))
+    git.write(hello(roles=pods(0), engine=environment("1")))
     argosy.until("no engine pods", lambda: not argosy.pods("hello", "decode"), 60)
     git.until("hello", **HEALTHY)
 

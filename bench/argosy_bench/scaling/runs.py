@@ -15,7 +15,7 @@ from argosy_bench.scaling.traces import Recording
 from argosy_law.sim import cli
 
 PROFILE, COLD_S = "llama-70b-h100-tp4", 90
-_SIMULATOR = ("world/**/*.py", "reference/hindsight.py", "traces.py", "rates.py")
+_SIMULATOR = ("world/**/*.py", "hindsight.py", "traces.py", "rates.py")
 
 
 @dataclass(frozen=True, slots=True)

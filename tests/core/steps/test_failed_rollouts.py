@@ -156,7 +156,13 @@ def test_the_mark_says_what_the_pods_say_and_fits_into_status(cause: str) -> Non
     assert cause in model.fleet.status.refused.message
 
 
-def test_pods_that_a_quota_refuses_go_back() -> None:
+@pytest.mark.parametrize(
+    ("since", "failed"),
+    [({"lastTransitionTime": "1970-01-01T00:00:00Z"}, "ProgressDeadline"), ({}, None)],
+)
+def test_pods_that_a_quota_has_refused_for_long_go_back(
+    since: dict[str, str], failed: str | None
+) -> None:
     model, _ = broken()
     model.round()
     name, deployment = next(
@@ -168,11 +174,11 @@ def test_pods_that_a_quota_refuses_go_back() -> None:
         "type": "ReplicaFailure",
         "status": "True",
         "message": "exceeded quota",
-        "lastTransitionTime": "1970-01-01T00:00:00Z",
+        **since,
     }
     model.children["Deployment", name] = {**deployment, "status": {"conditions": [refusal]}}
     model.round()
-    assert reason(model) == "ProgressDeadline"
+    assert reason(model) == failed
 
 
 def with_hold() -> Model:

@@ -141,5 +141,6 @@ def _refused_pods(snapshot: Snapshot) -> Iterator[tuple[str, float, float]]:
         refusal = refusal_of_pods(deployment)
         if refusal is not None:
             what = problem_of_refusal(deployment["metadata"]["name"], refusal).message
-            since = seconds(refusal.get("lastTransitionTime")) or 0.0
+            since = seconds(refusal.get("lastTransitionTime"))
+            since = snapshot.now if since is None else since
             yield what, since, snapshot.fleet.spec.progress_deadline.seconds
