@@ -12,7 +12,7 @@ from argosy_law import explain
 from argosy_law.decision import Decision, RoleTarget, Rule, bounded, why_bounded
 from argosy_law.estimate import capacity, season
 from argosy_law.estimate.demand import Demand, append_bins, estimate_demand, raised
-from argosy_law.estimate.longer import append_answered, growth
+from argosy_law.estimate.longer import append_answered, with_growth
 from argosy_law.goals import (
     Goals,
     Inputs,
@@ -106,29 +106,11 @@ def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState,
     days = season.noted(days, demand, foretold, due)
     if foretold is not None and days.trusted and foretold > demand.forecast:
         demand_state, demand = raised(demand_state, demand, foretold)
-    state = replace(state, demand=demand_state, season=days)
-    return _follow_lengths(state, demand, inputs, due)
-
-
-def _follow_lengths(
-    state: ScalingState, demand: Demand, inputs: Inputs, due: float
-) -> tuple[ScalingState, Demand]:
-    """The demand with the growth of requests until `due`."""
-    windows, metrics = inputs.windows, inputs.metrics
-    answered = append_answered(state.answered, metrics.answered, windows.scrape_s)
-    state = replace(state, answered=answered)
-    if answered.end is None:
-        return state, demand
-    work, ahead_s = lengths.work(state.lengths, metrics), due - answered.end
-    requests, prompts, answers = zip(*answered.rows, strict=True)
-    squared = sum(tokens**2 * share for tokens, share in work.answer_spread)
-    return state, replace(
-        demand,
-        longer_prompts=growth(
-            prompts, requests, work.prompt, work.prompt_squared, windows, ahead_s
-        ),
-        longer_answers=growth(answers, requests, work.output, squared, windows, ahead_s),
+    answered = append_answered(state.answered, inputs.metrics.answered, windows.scrape_s)
+    demand = with_growth(
+        demand, answered, lengths.work(state.lengths, inputs.metrics), windows, due
     )
+    return replace(state, demand=demand_state, season=days, answered=answered), demand
 
 
 def _sizes_for_load(

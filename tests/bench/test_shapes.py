@@ -60,6 +60,8 @@ def test_figures_are_the_medians_and_the_worst_of_the_seeds(
     for name in ("ramp_lost_minutes", "step_back_s", "burst_back_s", "outage_lost_points"):
         monkeypatch.setattr(shapes, name, fake([3.0, 1.0, 2.0]))
     monkeypatch.setattr(shapes, "llmd_ramp", fake([(0.99, 5.5), (0.97, 5.8), (1.0, 5.7)]))
+    monkeypatch.setattr(shapes, "moving", fake([(0.91, 50.0), (0.92, 52.0), (0.89, 51.0)]))
+    monkeypatch.setattr(shapes, "steady", fake([(4.0, 1.1), (1.0, 1.0), (2.0, 1.2)]))
     figures = Figures(shapes.FIGURES, "a command")
     lines = list(shapes.measure(figures, LAWS["goodput"], 3))
     assert figures.values.keys() == figures.rows.keys()
@@ -68,6 +70,24 @@ def test_figures_are_the_medians_and_the_worst_of_the_seeds(
     assert figures.values["llmd_ramp_attainment_worst"] == 0.97
     assert figures.values["llmd_ramp_replicas_worst"] == 5.8
     assert lines[0] == "ramp_lost_minutes by seed: 3, 1, 2"
+
+
+def test_requests_of_the_moving_load_become_longer_and_fewer() -> None:
+    trace = shapes.MOVING.requests(0)
+    halves: tuple[list[tuple[int, int]], ...] = ([], [])
+    for at, prompt, output in zip(trace.arrival, trace.prompt, trace.output, strict=True):
+        if not 600 <= at < 1500:
+            halves[at >= 1500].append((prompt, output))
+    early, late = ([sum(of) / len(of) for of in zip(*half, strict=True)] for half in halves)
+    assert early == pytest.approx([531, 51], rel=0.02)
+    assert late == pytest.approx([4.8 * 531, 3.4 * 51], rel=0.1)
+    assert len(halves[0]) / 600 > 1.4 * len(halves[1]) / 1200
+
+
+def test_the_steady_load_wavers_around_its_rate() -> None:
+    rates_ = [rate for _, rate in shapes.STEADY.rates]
+    assert len(rates_) == 3 * 60 + 1
+    assert sum(rates_) / len(rates_) == pytest.approx(10.0, rel=0.1)
 
 
 def test_an_outage_takes_the_metrics_from_the_law() -> None:

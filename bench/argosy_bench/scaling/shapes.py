@@ -5,15 +5,16 @@ leave at once, and puts the figures. docs/how-to/simulate.md says what each figu
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from math import ceil, cos, exp, log, pi
+from dataclasses import dataclass, field, replace
+from math import ceil, cos, exp, inf, log, pi
+from random import Random
 from statistics import median
 from typing import Any
 
 from argosy_law.estimate.capacity import PRESETS
 from argosy_law.goals import SLO, Goals, RoleGoal, Serving
-from argosy_law.sim import rates
-from argosy_law.sim.figures import attainment, gpu_hours, verdicts
+from argosy_law.sim import hindsight, rates
+from argosy_law.sim.figures import attainment, gpu_hours, reversals_per_hour, verdicts
 from argosy_law.sim.laws.law import Law
 from argosy_law.sim.replay import Replicas, Run, replay, static
 from argosy_law.sim.rollout import Plan
@@ -43,6 +44,14 @@ FIGURES = (
     Figure("llmd_ramp_replicas_worst", digits=2),
     Figure("outage_lost_points", target=Target("<=", 1.0), digits=2),
     Figure("outage_lost_points_worst", digits=2),
+    Figure("moving_attainment", target=Target(">=", GOAL)),
+    Figure("moving_attainment_worst"),
+    Figure("moving_gpu_hours", "h", digits=1),
+    Figure("moving_gpu_hours_worst", "h", digits=1),
+    Figure("steady_reversals_per_hour", "1/h", Target("<=", 1.0), digits=2),
+    Figure("steady_reversals_per_hour_worst", "1/h", digits=2),
+    Figure("steady_gpu_hours_vs_constant", target=Target("<=", 1.05)),
+    Figure("steady_gpu_hours_vs_constant_worst"),
 )
 """Each is the median over the seeds, and what ends in `_worst` that of the worst seed."""
 
@@ -59,20 +68,38 @@ class Load:
     bounds: tuple[int, int] = (1, 100)
     """Fewest and most replicas of a role."""
     cold_s: float = COLD_S
+    longer: tuple[float, float, float, float] = (0.0, 1.0, 1.0, 1.0)
+    """From when and until when requests become longer, in seconds, and by which factors prompts
+    and answers do."""
+
+    def requests(self, seed: int) -> Trace:
+        """What comes, with this seed."""
+        trace = rates.drawn(self.rates, self.lengths, 1.0, seed)
+        begin, end, prompt, answer = self.longer
+        parts = [min(max((at - begin) / (end - begin), 0.0), 1.0) for at in trace.arrival]
+        return replace(
+            trace,
+            prompt=[round(n * prompt**part) for n, part in zip(trace.prompt, parts, strict=True)],
+            output=[round(n * answer**part) for n, part in zip(trace.output, parts, strict=True)],
+        )
+
+    def setup(self, seed: int, outage: tuple[float, float] = (inf, inf)) -> Setup:
+        """The simulated fleet."""
+        return Setup(
+            Replica.preset(PROFILE), self.slo.ttft_s, self.slo.tpot_s, ColdStart(self.cold_s),
+            seed=seed, order="deadline", resumes=True, outage=outage,
+        )  # fmt: skip
 
     def play(
         self,
         law: Law[Any] | None,
         seed: int,
-        outage: tuple[float, float] = (float("inf"), float("inf")),
+        outage: tuple[float, float] = (inf, inf),
         plan: Plan | None = None,
     ) -> Run:
         """The load under a law, or on the fleet of the start. `outage`: from when to when there are
         no metrics. `plan`: a rollout meanwhile."""
-        setup = Setup(
-            Replica.preset(PROFILE), self.slo.ttft_s, self.slo.tpot_s, ColdStart(self.cold_s),
-            seed=seed, order="deadline", resumes=True, outage=outage,
-        )  # fmt: skip
+        setup = self.setup(seed, outage)
         goals = Goals(
             mode="colocated" if "colocated" in self.start else "disaggregated",
             roles=tuple(RoleGoal(role, *self.bounds) for role in self.start),
@@ -82,7 +109,7 @@ class Load:
                 "deadline", setup.replica.max_num_batched_tokens, setup.replica.max_num_seqs
             ),
         )
-        trace = rates.drawn(self.rates, self.lengths, 1.0, seed)
+        trace = self.requests(seed)
         if law is None:
             return static(setup, trace, self.start, plan)
         return replay(setup, trace, law, goals, self.start, (), plan)
@@ -137,6 +164,27 @@ LLMD = Load(
 1000 out, TTFT 3 s and TPOT 100 ms, 3 to 8 colocated replicas. It reports 95.8 % at 5.93 replicas,
 after 19 minutes in which its predictor learns and nothing counts; here all counts."""
 MORNING = Load(morning(3.0, 18.0), {"prefill": 1, "decode": 1})
+MOVING = Load(
+    [(0.0, 60.0), (600.0, 60.0), (1500.0, 40.0), (2700.0, 40.0)],
+    {"prefill": 4, "decode": 4},
+    lengths=Trace([0.0] * 6, [45, 150, 300, 500, 830, 1360], [15, 100, 30, 63, 23, 75]),
+    longer=(600.0, 1500.0, 4.8, 3.4),
+)
+"""Requests become fewer and their work more. An hour of ServeGen's m-mid has prompts that go from
+530 to 2,550 tokens and answers from 51 to 172 in a quarter of an hour."""
+
+
+def wavering(rate: float, spread: float, hours: int) -> Rates:
+    """A steady rate whose logarithm has another normal deviation in each minute."""
+    rng = Random("wavering")  # noqa: S311 (a load, not a secret)
+    return [
+        (60.0 * minute, rate * exp(rng.gauss(-(spread**2) / 2, spread)))
+        for minute in range(60 * hours + 1)
+    ]
+
+
+STEADY = Load(wavering(10.0, 0.25, 3), {"prefill": 3, "decode": 3})
+WARMUP_S = 600.0
 OUTAGE_S = (2.5 * HOUR_S, 3.5 * HOUR_S)
 """The hour in which the rate rises most: from 5.8 to 9.3 requests per second."""
 
@@ -191,6 +239,24 @@ def outage_lost_points(law: Law[Any], seed: int) -> float:
     return 100 * (whole - out)
 
 
+def moving(law: Law[Any], seed: int) -> tuple[float, float]:
+    """(attainment, GPU-hours) of the load whose requests become longer."""
+    run = MOVING.play(law, seed)
+    return attainment(run.world, 300.0)["attainment"], gpu_hours(
+        run.world, 300.0, run.world.trace.end
+    )
+
+
+def steady(law: Law[Any], seed: int) -> tuple[float, float]:
+    """(reversals per hour, GPU-hours over those of the best constant fleet with the same queue)."""
+    run, trace = STEADY.play(law, seed), STEADY.requests(seed)
+    best = hindsight.smallest(STEADY.setup(seed), trace, warmup_s=WARMUP_S, goal=GOAL)
+    assert best is not None
+    gpus, hours = Replica.preset(PROFILE).machine.gpus, (trace.end - WARMUP_S) / HOUR_S
+    spent = gpu_hours(run.world, WARMUP_S, trace.end)
+    return reversals_per_hour(run, WARMUP_S, trace.end), spent / (gpus * hours * sum(best.values()))
+
+
 def measure(figures: Figures, law: Law[Any], seeds: int) -> Iterator[str]:
     """Play every load with each seed; a line for each load as it ends."""
     for name, one in (
@@ -203,6 +269,12 @@ def measure(figures: Figures, law: Law[Any], seeds: int) -> Iterator[str]:
     met, replicas = zip(*(llmd_ramp(law, seed) for seed in range(seeds)), strict=True)
     yield _put(figures, "llmd_ramp_attainment", list(met), worst=min)
     yield _put(figures, "llmd_ramp_replicas", list(replicas))
+    met, hours = zip(*(moving(law, seed) for seed in range(seeds)), strict=True)
+    yield _put(figures, "moving_attainment", list(met), worst=min)
+    yield _put(figures, "moving_gpu_hours", list(hours))
+    reversals, over = zip(*(steady(law, seed) for seed in range(seeds)), strict=True)
+    yield _put(figures, "steady_reversals_per_hour", list(reversals))
+    yield _put(figures, "steady_gpu_hours_vs_constant", list(over))
 
 
 def _put(figures: Figures, name: str, values: list[float], worst: Any = max) -> str:

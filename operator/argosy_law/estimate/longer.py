@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from argosy_law.estimate.demand import (
     REMEMBERED_BINS,
     RISE_LARGEST,
+    Demand,
     dispersion,
     extrapolate_rise,
     segment,
 )
 from argosy_law.goals import Windows
 from argosy_law.observe import Answered
+from argosy_law.size.work import Work
 
 LEAST_VARIANCE = 0.04
 """Of lengths, over E[L]²: that of lengths which differ by a fifth. More equal ones prove no more.
@@ -49,6 +51,24 @@ def append_answered(
         rows.append((round(one.requests, 1), round(one.prompts), round(one.answers)))
         end = one.end
     return replace(state, end=end, rows=tuple(rows[-REMEMBERED_BINS:]))
+
+
+def with_growth(
+    demand: Demand, answered: AnsweredState, work: Work, windows: Windows, due: float
+) -> Demand:
+    """The demand with the growth of requests until `due`, over what `work` says of them."""
+    if answered.end is None:
+        return demand
+    requests, prompts, answers = zip(*answered.rows, strict=True)
+    squared = sum(tokens**2 * share for tokens, share in work.answer_spread)
+    ahead_s = due - answered.end
+    return replace(
+        demand,
+        longer_prompts=growth(
+            prompts, requests, work.prompt, work.prompt_squared, windows, ahead_s
+        ),
+        longer_answers=growth(answers, requests, work.output, squared, windows, ahead_s),
+    )
 
 
 def growth(
