@@ -1,5 +1,6 @@
 """Conditions keep the time of their last change, and one order; each reason has its page."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def test_a_reason_that_needs_a_person_has_text_by_a_person(reason: Reason) -> No
 
 
 def test_a_missing_page_and_one_of_an_unknown_reason_are_named(tmp_path, monkeypatch) -> None:
+    for name in ("pyproject.toml", *generate.NAMING):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(generate.ROOT / name, tmp_path / name)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     (tmp_path / RUNBOOK).mkdir(parents=True)
     (tmp_path / RUNBOOK / "NoSuchReason.md").write_text("")
