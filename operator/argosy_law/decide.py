@@ -48,11 +48,7 @@ def decide(
     sizes = _sizes_for_load(state, demand, inputs)
     shares = {role: size.share for role, size in sizes.items()}
     state = learning.aimed(state, shares, inputs.slo.attainment)
-    full = {
-        role.role
-        for role in state.roles
-        if role.role in sizes and gates.is_full(role, sizes[role.role], inputs)
-    }
+    full = {role for role, size in sizes.items() if size.full}
     state = learning.correct_headroom(state, full, inputs)
     state, compared = first_tokens.choose(state, sizes, limits_of(state, inputs), inputs)
     sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
@@ -157,6 +153,7 @@ def _sizes_of_revision(
             prompt_tokens=work.computed,
             outstanding_prompt_tokens=queued,
             running=gauges.running or 0.0,
+            full=full,
         )
     if first_tokens.holds(state, inputs.goals):
         models = first_tokens.hold(models, loads, limits)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, exp, inf, sqrt
 from statistics import median
+from typing import TypeVar
 
 from argosy_law.goals import Windows
-from argosy_law.observe import Bin, RoleName
+from argosy_law.observe import Answered, Bin, RoleName
 
 DISPERSION_RANGE = (1.0, 12.0)
 """Variance over mean of the counts: 1 is Poisson; above 12 a burst is load and not noise."""
@@ -286,15 +287,31 @@ NO_DEMAND = Demand(0.0, 0.0, 0.0, 1.0, 0, 1.0)
 
 def append_bins(state: DemandState, bins: tuple[Bin, ...], scrape_s: float) -> DemandState:
     """Add the bins that are new. After a gap the older ones go: the rate across it is unknown."""
-    end, counts = state.end, list(state.counts)
-    for new in bins:
-        if end is not None and new.end <= end + scrape_s / 2:
+    new, gap = newer(state.end, bins, scrape_s)
+    if not new:
+        return state
+    before = () if gap else state.counts
+    counts = (*before, *(one.count for one in new))[-REMEMBERED_BINS:]
+    return replace(state, end=new[-1].end, counts=counts)
+
+
+Interval = TypeVar("Interval", Bin, Answered)
+
+
+def newer(
+    end: float | None, intervals: tuple[Interval, ...], scrape_s: float
+) -> tuple[tuple[Interval, ...], bool]:
+    """Return the intervals that follow `end` without a gap between them, and whether there is a gap
+    before them: what is older is not to be used then."""
+    new, gap = list[Interval](), False
+    for one in intervals:
+        if end is not None and one.end <= end + scrape_s / 2:
             continue
-        if end is not None and new.end > end + 1.5 * scrape_s:
-            counts = []
-        counts.append(new.count)
-        end = new.end
-    return replace(state, end=end, counts=tuple(counts[-REMEMBERED_BINS:]))
+        if end is not None and one.end > end + 1.5 * scrape_s:
+            new, gap = [], True
+        new.append(one)
+        end = one.end
+    return tuple(new), gap
 
 
 def margin(state: DemandState, rate: float, spread: float, windows: Windows) -> float:

@@ -15,6 +15,7 @@ from argosy_law.estimate.demand import (
     Demand,
     dispersion,
     extrapolate_rise,
+    newer,
     segment,
 )
 from argosy_law.goals import Windows
@@ -42,15 +43,12 @@ def append_answered(
     state: AnsweredState, new: tuple[Answered, ...], scrape_s: float
 ) -> AnsweredState:
     """Add the intervals that are new. After a gap the older ones go."""
-    end, rows = state.end, list(state.rows)
-    for one in new:
-        if end is not None and one.end <= end + scrape_s / 2:
-            continue
-        if end is not None and one.end > end + 1.5 * scrape_s:
-            rows = []
-        rows.append((round(one.requests, 1), round(one.prompts), round(one.answers)))
-        end = one.end
-    return replace(state, end=end, rows=tuple(rows[-REMEMBERED_BINS:]))
+    new, gap = newer(state.end, new, scrape_s)
+    if not new:
+        return state
+    before = () if gap else state.rows
+    rows = ((round(one.requests, 1), round(one.prompts), round(one.answers)) for one in new)
+    return AnsweredState(new[-1].end, (*before, *rows)[-REMEMBERED_BINS:])
 
 
 def with_growth(

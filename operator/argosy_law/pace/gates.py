@@ -15,7 +15,6 @@ from argosy_law.decision import MEANING, RoleTarget, Rule
 from argosy_law.goals import Inputs, StepLimits, removal_hold_s
 from argosy_law.observe import FleetMetrics, RoleName, RoleSupply, Value
 from argosy_law.signals import learning, validity
-from argosy_law.size import sizing
 from argosy_law.size.sizing import Size, reach_of
 from argosy_law.state import HoldState, RoleState, ScalingState, ShiftState, Want
 
@@ -154,14 +153,8 @@ def _below_goal(view: RoleView) -> bool:
     error = (goal * (1 - goal) / scored) ** 0.5 if scored else 1.0
     if view.size is None or share + error >= goal:
         return False
-    full = is_full(view.role, view.size, view.inputs)
-    return learning.at_fault(view.role, view.metrics, view.inputs.slo.attainment, full=full)
-
-
-def is_full(role: RoleState, size: Size, inputs: Inputs) -> bool:
-    """Whether the role has no room for another request."""
-    ready = inputs.observations.of(role.role).ready
-    return sizing.is_full(size.model, role.gauges.running, ready, inputs.slo.attainment)
+    goal = view.inputs.slo.attainment
+    return learning.at_fault(view.role, view.metrics, goal, full=view.size.full)
 
 
 def _always(text: str) -> Callable[[RoleView], str]:

@@ -92,7 +92,8 @@ def sound(state: ScalingState) -> bool:
     """Whether every remembered number is usable. False for a state that was read back corrupt."""
     demand, last = state.demand, [astuple(role.gauges) for role in state.roles]
     times = (state.valid_since, state.last_valid_at, state.busy_at)
-    times_of_parts = (demand.end, demand.rose_at, state.shift.at, state.first_tokens.other_since)
+    shift_at, other_since = state.shift.at, state.first_tokens.other_since
+    times_of_parts = (demand.end, demand.rose_at, state.answered.end, shift_at, other_since)
     hold_states = [role.holds for role in state.roles]
     wants = [want for held in hold_states for want in (*held.highs, *held.lows)]
     wants += state.shift.highs
@@ -110,12 +111,7 @@ def sound(state: ScalingState) -> bool:
     moments = (
         *(
             moment
-            for moment in (
-                *times,
-                state.answered.end,
-                *times_of_parts,
-                *(held.raised_at for held in hold_states),
-            )
+            for moment in (*times, *times_of_parts, *(held.raised_at for held in hold_states))
             if moment is not None
         ),
         *(forecast.due for forecast in demand.pending),

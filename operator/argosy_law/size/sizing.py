@@ -183,6 +183,8 @@ class Load:
     """Prompt tokens that are queued or being prefilled now."""
     running: float = 0.0
     """Sequences in flight now."""
+    full: bool = False
+    """Whether the role has no room for another request (`is_full`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,8 @@ class Size:
     """Work of the queued prompts in this role, in replica-seconds."""
     share: float = 1.0
     """Predicted share of requests within the role's limit, with what the load alone needs."""
+    full: bool = False
+    """Whether the role has no room for another request now."""
 
 
 def demanded(model: Model, rate: float, supply: RoleSupply, goals: Goals) -> Demanded:
@@ -271,7 +275,7 @@ def size(
     if floor > up:
         up, rule = floor, Rule.BACKLOG
     share = model.attainment(needed.up, rate)
-    return Size(up, max(up, down), rule, model, rate, reachable, queued_s, share)
+    return Size(up, max(up, down), rule, model, rate, reachable, queued_s, share, load.full)
 
 
 def backlog(
