@@ -26,6 +26,7 @@ from argosy_law.pace.gates import Gate, RoleView, blocked_by
 from argosy_law.signals import learning, lengths, validity
 from argosy_law.size import sizing
 from argosy_law.size.pools import Limits, Model, model_of
+from argosy_law.size.work import Work
 from argosy_law.state import RoleState, ScalingState, idle
 
 
@@ -43,9 +44,10 @@ def decide(
         return state, explain.held(observations, goals, now, unavailable)
     inputs = Inputs(observations, goals, goals.slo, now)
     state = learning.mark_valid(state, inputs)
-    state, demand = _estimate_demand(state, inputs)
+    work = lengths.work(state.lengths, inputs.metrics)
+    state, demand = _estimate_demand(state, work, inputs)
     state = learning.learn(state, inputs)
-    sizes = _sizes_for_load(state, demand, inputs)
+    sizes = _sizes_for_load(state, demand, work, inputs)
     shares = {role: size.share for role, size in sizes.items()}
     state = learning.aimed(state, shares, inputs.slo.attainment)
     full = {role for role, size in sizes.items() if size.full}
@@ -59,7 +61,7 @@ def decide(
         _with_raise(role.state, target, now) for role, target in zip(sized, targets, strict=True)
     )
     state = replace(state, roles=roles)
-    decision = explain.decided(targets, sizes, demand, state, inputs)
+    decision = explain.decided(targets, sizes, demand, work, state, inputs)
     decision = replace(
         decision,
         numbers=decision.numbers | compared,
@@ -89,7 +91,9 @@ class Sized:
         return min(current, self.target.demanded)
 
 
-def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState, Demand]:
+def _estimate_demand(
+    state: ScalingState, work: Work, inputs: Inputs
+) -> tuple[ScalingState, Demand]:
     """Requests per second to provide for, until a replica that is added now would serve."""
     windows = inputs.windows
     horizon_s = forecast_horizon_s(inputs.observations.supply, windows)
@@ -103,33 +107,31 @@ def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState,
     if foretold is not None and days.trusted and foretold > demand.forecast:
         demand_state, demand = raised(demand_state, demand, foretold)
     answered = append_answered(state.answered, inputs.metrics.answered, windows.scrape_s)
-    demand = with_growth(
-        demand, answered, lengths.work(state.lengths, inputs.metrics), windows, due
-    )
+    demand = with_growth(demand, answered, work, windows, due)
     return replace(state, demand=demand_state, season=days, answered=answered), demand
 
 
 def _sizes_for_load(
-    state: ScalingState, demand: Demand, inputs: Inputs
+    state: ScalingState, demand: Demand, work: Work, inputs: Inputs
 ) -> dict[RoleName, sizing.Size]:
     """What load alone asks for, per role; empty after an idle window without requests.
 
     While pods of two revisions serve, each role has the size that the slower one needs: which of
     them serves how much changes with every step of the rollout.
     """
-    sizes = _sizes_of_revision(state, demand, inputs)
+    sizes = _sizes_of_revision(state, demand, work, inputs)
     if all(role.former is None for role in state.roles):
         return sizes
     roles = tuple(replace(role, estimate=role.former or role.estimate) for role in state.roles)
-    former = _sizes_of_revision(replace(state, roles=roles), demand, inputs)
+    former = _sizes_of_revision(replace(state, roles=roles), demand, work, inputs)
     return {role: max(size, former[role], key=lambda one: one.up) for role, size in sizes.items()}
 
 
 def _sizes_of_revision(
-    state: ScalingState, demand: Demand, inputs: Inputs
+    state: ScalingState, demand: Demand, work: Work, inputs: Inputs
 ) -> dict[RoleName, sizing.Size]:
     """What load alone asks for, of replicas as the estimates have them."""
-    windows, work = inputs.windows, lengths.work(state.lengths, inputs.metrics)
+    windows = inputs.windows
     if idle(state, windows, inputs.now):
         return {}
     limits, loads = limits_of(state, inputs), dict[RoleName, sizing.Load]()

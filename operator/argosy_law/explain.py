@@ -25,7 +25,7 @@ from argosy_law.observe import (
     RoleSupply,
     Value,
 )
-from argosy_law.signals import lengths, validity
+from argosy_law.signals import validity
 from argosy_law.signals.learning import SCORED_ENOUGH
 from argosy_law.size.pools import ColocatedModel, DecodeModel, PrefillModel
 from argosy_law.size.sizing import HYSTERESIS, Size, reach_of
@@ -100,6 +100,7 @@ def decided(
     targets: tuple[RoleTarget, ...],
     sizes: dict[RoleName, Size],
     demand: Demand,
+    work: Work,
     state: ScalingState,
     inputs: Inputs,
 ) -> Decision:
@@ -126,9 +127,9 @@ def decided(
         message="; ".join(sentences),
         active=True,
         reachable=reachable(sizes, inputs),
-        numbers=_numbers(sizes, demand, lengths.work(state.lengths, metrics), metrics)
+        numbers=_numbers(sizes, demand, work, metrics)
         | ({"gpus_missing": float(lack.gpus)} if lack else {})
-        | _costs(targets, sizes, demand, state, inputs),
+        | _costs(targets, sizes, demand, work, inputs),
         clock_skew_s=metrics.clock_skew_s,
         scraped_twice=metrics.scraped_twice,
         silent_gateways=metrics.silent_gateways,
@@ -274,7 +275,7 @@ def _costs(
     targets: tuple[RoleTarget, ...],
     sizes: dict[RoleName, Size],
     demand: Demand,
-    state: ScalingState,
+    work: Work,
     inputs: Inputs,
 ) -> dict[str, float]:
     """What the decided replicas cost, if all roles' costs are known; without load per hour only."""
@@ -286,7 +287,7 @@ def _costs(
         gpus = target.replicas * inputs.observations.of(target.role).gpus_per_replica
         hourly += gpus * cost
     costs = {"cost_per_hour": hourly}
-    tokens = demand.rate * lengths.work(state.lengths, inputs.metrics).output if sizes else 0.0
+    tokens = demand.rate * work.output if sizes else 0.0
     if tokens > 0:
         costs["cost_per_million_tokens"] = hourly / HOUR_S / tokens * 1e6
     share = inputs.metrics.attainment

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_law.estimate import demand
+from argosy_law.estimate.demand import find_rise
 
 GROWTH = 0.0456
 """20 % a minute, in bins of 15 s."""
@@ -22,12 +23,6 @@ def noisy(rates: list[float], seed: int, noise: float = 1.0) -> tuple[float, ...
 def climbing(bins: int, base: float = 150.0) -> list[float]:
     """Forty steady bins, then so many that grow by 20 % a minute."""
     return [base] * 40 + [base * exp(GROWTH * (i + 0.5)) for i in range(bins)]
-
-
-def found(counts: tuple[float, ...]) -> demand.Rise | None:
-    spread = demand.dispersion(counts)
-    since = len(demand.segment(counts, spread))
-    return demand.find_rise(counts, demand.wander(counts, spread), since)
 
 
 def test_a_step_is_a_segment_from_where_it_happened() -> None:
@@ -48,7 +43,7 @@ def test_one_bin_alone_is_a_burst_unless_it_leaps_and_two_are_a_change() -> None
 @pytest.mark.parametrize("seed", range(5))
 def test_a_ramp_of_a_fifth_a_minute_is_known_after_three_minutes(seed: int) -> None:
     counts = noisy(climbing(12), seed)
-    rise = found(counts)
+    rise = find_rise(counts)
     assert rise is not None
     assert rise.growth == pytest.approx(GROWTH, rel=0.4)
     true = 150.0 * exp(GROWTH * (11.5 + 8))
@@ -57,38 +52,37 @@ def test_a_ramp_of_a_fifth_a_minute_is_known_after_three_minutes(seed: int) -> N
 
 def test_a_rise_counts_once_it_was_there_a_bin_before() -> None:
     counts = noisy(climbing(14), 0)
-    both = [found(counts), found(counts[:-1])]
-    since = len(demand.segment(counts, demand.dispersion(counts)))
+    both = [find_rise(counts), find_rise(counts[:-1])]
     reached = [one.ahead(8.0 + i, 1.6) for i, one in enumerate(both) if one]
     assert len(reached) == 2
-    assert demand.extrapolate_rise(counts, since, 8.0, 1.6) == min(reached)
-    first = next(i for i in range(40, 54) if found(counts[:i]))
-    assert demand.extrapolate_rise(counts[:first], 2, 8.0, 1.6) == 0.0
-    assert demand.extrapolate_rise((), 0, 8.0, 1.6) == 0.0
+    assert demand.extrapolate_rise(counts, 8.0, 1.6) == min(reached)
+    first = next(i for i in range(40, 54) if find_rise(counts[:i]))
+    assert demand.extrapolate_rise(counts[:first], 8.0, 1.6) == 0.0
+    assert demand.extrapolate_rise((), 8.0, 1.6) == 0.0
 
 
 @pytest.mark.parametrize("age", range(1, 17))
 def test_a_step_is_never_taken_for_a_rise(age: int) -> None:
-    assert found((150.0,) * 40 + (300.0,) * age) is None
+    assert find_rise((150.0,) * 40 + (300.0,) * age) is None
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_rise_is_over_three_minutes_after_the_ramp(seed: int) -> None:
     ramp = climbing(20)
-    assert found(noisy(ramp, seed)) is not None
-    assert found(noisy([*ramp, *[ramp[-1]] * 12], seed)) is None
+    assert find_rise(noisy(ramp, seed)) is not None
+    assert find_rise(noisy([*ramp, *[ramp[-1]] * 12], seed)) is None
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_falling_rate_is_no_rise(seed: int) -> None:
-    assert found(noisy(climbing(16)[::-1], seed)) is None
+    assert find_rise(noisy(climbing(16)[::-1], seed)) is None
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), mean=st.floats(8, 600))
 def test_poisson_noise_is_rarely_taken_for_a_rise(seed: int, mean: float) -> None:
     counts = noisy([mean] * 120, seed)
-    assert sum(found(counts[: 40 + i]) is not None for i in range(80)) <= 6
+    assert sum(find_rise(counts[: 40 + i]) is not None for i in range(80)) <= 6
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -99,7 +93,7 @@ def test_bursts_that_last_for_minutes_are_rarely_taken_for_a_rise(seed: int) -> 
         level = 0.78 * level + dice.gauss(0, 0.12)
         rates.append(150.0 * exp(level))
     counts = noisy(rates, seed)
-    assert sum(found(counts[max(0, i - 160) : i]) is not None for i in range(40, 240)) <= 12
+    assert sum(find_rise(counts[max(0, i - 160) : i]) is not None for i in range(40, 240)) <= 12
 
 
 @given(counts=st.lists(st.floats(0, 1e15), max_size=40), noise=st.floats(1, 1e6))
@@ -108,5 +102,5 @@ def test_no_counts_make_any_of_it_fail(counts: list[float], noise: float) -> Non
     assert 1.0 <= demand.dispersion(series) <= 12.0
     assert len(demand.segment(series, noise)) <= len(series)
     assert demand.wander(series, noise) >= noise
-    rise = demand.find_rise(series, noise, len(series))
+    rise = demand.find_rise(series)
     assert rise is None or 0 <= rise.ahead(8.0, 2.0) <= 2e16

@@ -59,7 +59,7 @@ def test_a_ramp_is_followed_to_when_a_replica_would_serve() -> None:
     state = counted(ramp)
     _, found = demand.estimate_demand(state, WINDOWS, 10.0, 106.0)
     ahead = (106.0 + 10.0 - 104.0) / 2.0 + 0.5
-    risen = demand.extrapolate_rise(tuple(ramp), found.bins, ahead, 1.6)
+    risen = demand.extrapolate_rise(tuple(ramp), ahead, 1.6)
     assert risen > ramp[-1]
     assert found.forecast == risen / 2.0
     assert demand.estimate_demand(state, WINDOWS, 10.0, 106.0)[0].rose_at == 104.0

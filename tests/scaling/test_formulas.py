@@ -145,7 +145,7 @@ def test_behind_a_queue_by_deadline_half_of_the_decode_pods_serve_half_of_the_re
     model, rate = decode_model(LLAMA, Work(1200, 1.5e6, 200), 0.04), 60.0
     need = smallest(model, rate, 0.99)
     alone, behind = (sizing.Pool(1, need, 1, model, rate, queued) for queued in (False, True))
-    assert sizing.share_in_time(alone, need // 2) == 0.0
+    assert sizing.share_in_time(alone, need // 2) < 1e-9
     assert sizing.share_in_time(behind, need // 2) == pytest.approx(0.5, abs=0.06)
     assert sizing.share_in_time(behind, need) == sizing.share_in_time(alone, need)
     shares = [sizing.share_in_time(behind, n) for n in range(need + 1)]

@@ -12,7 +12,7 @@ from argosy_law.goals import Serving, Windows
 from argosy_law.observe import FleetMetrics, RoleMetrics, StepDelta
 from argosy_law.signals import lengths, validity
 from argosy_law.size import sizing
-from argosy_law.size.pools import decode_model, prefill_model
+from argosy_law.size.pools import MOST_REPLICAS, decode_model, find_fewest, prefill_model
 from argosy_law.size.work import BEYOND, EDGES, Replica, Work, mean_of, of_buckets
 from argosy_law.state import Lengths
 from argosy_operator.core.steps.goals import goals_of
@@ -185,3 +185,46 @@ def test_both_pools_together_meet_the_goal_and_not_only_each() -> None:
     alone = [sizing.fewest((pool,), 0.9)[0] for pool in pools]
     assert prefill.attainment(alone[0], 60.0) * decode.attainment(alone[1], 60.0) < 0.9
     assert prefill.attainment(p, 60.0) * decode.attainment(d, 60.0) >= 0.9
+
+
+# --- where a search begins ------------------------------------------------------------------------
+
+
+@given(needed=st.integers(1, MOST_REPLICAS), near=st.integers(-1, 2 * MOST_REPLICAS))
+def test_a_search_finds_the_same_from_anywhere_and_asks_twice_from_the_right_number(
+    needed: int, near: int
+) -> None:
+    asked: list[int] = []
+
+    def meets(replicas: int) -> bool:
+        asked.append(replicas)
+        return replicas >= needed
+
+    assert find_fewest(meets, near) == needed
+    assert len(asked) <= 2 * (abs(near - needed) + 1).bit_length() + 2
+    asked.clear()
+    find_fewest(meets, needed)
+    assert len(asked) <= 2
+    assert find_fewest(lambda replicas: False, near) == MOST_REPLICAS
+
+
+@given(
+    rate=st.floats(0.1, 200.0),
+    goal=st.floats(0.5, 0.99),
+    ttft_s=st.floats(0.1, 3.0),
+    tpot_s=st.floats(0.02, 0.2),
+    near=st.tuples(st.integers(0, 400), st.integers(0, 400)),
+)
+def test_what_a_fleet_needs_does_not_depend_on_what_it_has(
+    rate: float, goal: float, ttft_s: float, tpot_s: float, near: tuple[int, int]
+) -> None:
+    work = Work(1200, 2 * 1200**2, 200, answers=((2.0, 0.1), (50.0, 0.5), (349.0, 0.4)))
+    models = (prefill_model(LLAMA, work, ttft_s), decode_model(LLAMA, work, tpot_s, 0.005))
+    here, there = (
+        sizing.fewest(
+            tuple(sizing.Demanded(model, rate, 1, n) for model, n in zip(models, at, strict=True)),
+            goal,
+        )
+        for at in ((0, 0), near)
+    )
+    assert here == there

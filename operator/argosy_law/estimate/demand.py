@@ -8,7 +8,7 @@ prediction): see `_measure_margin`.
 """
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil, exp, inf, sqrt
 from statistics import median
 from typing import TypeVar
@@ -94,14 +94,15 @@ def _distance(newest: float, older: float, ratio: float) -> float:
 
 def _split(counts: tuple[float, ...], spread: float) -> int | None:
     """Bins of the newer side of the most significant split; None if no split is significant."""
-    total, newest = sum(counts), 0.0
+    bins, total = len(counts), sum(counts)
     most, found = SIGNIFICANT * sqrt(spread), None
-    for size in range(1, len(counts) - FEWEST + 1):
-        newest += counts[-size]
-        if size >= FEWEST:
-            distance = abs(_distance(newest, total - newest, size / (len(counts) - size)))
-            if distance > most:
-                most, found = distance, size
+    for size, newest in enumerate(accumulate(reversed(counts[FEWEST:])), 1):
+        # `_distance`, written out: a decision asks for it more than a thousand times.
+        older = bins - size
+        expected = max(total - newest, 0.0) * size / older
+        distance = abs(sqrt(newest + 0.375) - sqrt(expected + 0.375)) * 2 * sqrt(older / bins)
+        if distance > most and size >= FEWEST:
+            most, found = distance, size
     return found
 
 
@@ -135,43 +136,43 @@ class Rise:
         return self.newest * min(exp(min(self.growth * bins, 100.0)), most)
 
 
-def find_rise(counts: tuple[float, ...], noise: float, since: int) -> Rise | None:
+def find_rise(counts: tuple[float, ...]) -> Rise | None:
     """The rise that the newest bins are in; None if there is none that is significant.
 
     Least squares over the fewest bins that show it. The line must fit as well as its noise allows,
-    and about as well as a step to the newest `since` bins; and no line over fewer bins may say that
-    the rise is over.
+    and about as well as a step to the newest segment; and no line over fewer bins may say that the
+    rise is over.
     """
-    shorter: list[tuple[float, float]] = []
+    spread = dispersion(counts)
+    noise, shorter = wander(counts, spread), list[tuple[float, float]]()
     for size in RISE_BINS:
         if size > len(counts):
             return None
         slope, error, missed, misfit = _line(counts[-size:], noise)
-        step = _misses(counts[-size:-since]) + _misses(counts[-min(since, size) :])
-        fits = misfit <= size - 2 + RISE_FITS * sqrt(2 * (size - 2)) and missed <= STEP_FITS * step
-        goes_on = all(slope - one <= RISE_AGREES * of for one, of in shorter)
-        significant, mean = slope > RISE_SIGNIFICANT * error, sum(counts[-size:]) / size
-        if significant and slope > RISE_STEEPEST * mean:
-            return None
-        if significant and fits and goes_on:
-            return Rise(mean + slope * (size - 1) / 2, slope / mean)
+        if slope > RISE_SIGNIFICANT * error:
+            mean = sum(counts[-size:]) / size
+            if slope > RISE_STEEPEST * mean:
+                return None
+            since = len(segment(counts, spread))
+            step = _misses(counts[-size:-since]) + _misses(counts[-min(since, size) :])
+            fits = misfit <= size - 2 + RISE_FITS * sqrt(2 * (size - 2))
+            goes_on = all(slope - one <= RISE_AGREES * of for one, of in shorter)
+            if fits and goes_on and missed <= STEP_FITS * step:
+                return Rise(mean + slope * (size - 1) / 2, slope / mean)
         shorter.append((slope, error))
     return None
 
 
-def extrapolate_rise(counts: tuple[float, ...], since: int, bins: float, most: float) -> float:
+def extrapolate_rise(counts: tuple[float, ...], bins: float, most: float) -> float:
     """The count that a rise reaches so many bins after the newest; 0 while there is none.
 
-    `since`: bins in the newest segment.
     The rise must have been there a bin before, and the lower of both counts: of false alarms most
     last for a single bin, and a replica that one has added stays for a whole hold.
     """
-    now = find_rise(counts, wander(counts, dispersion(counts)), since)
+    now = find_rise(counts)
     if now is None:
         return 0.0
-    older = counts[:-1]
-    spread = dispersion(older)
-    before = find_rise(older, wander(older, spread), len(segment(older, spread)))
+    before = find_rise(counts[:-1])
     return min(now.ahead(bins, most), before.ahead(bins + 1, most)) if before else 0.0
 
 
@@ -381,7 +382,7 @@ def estimate_demand(
         rose_at = max(state.end - len(recent) * scrape_s, -inf if rose_at is None else rose_at)
     # The newest count is that of the middle of its bin.
     ahead = (now + horizon_s - state.end) / scrape_s + 0.5
-    risen = extrapolate_rise(counts, len(recent), ahead, RISE_LARGEST)
+    risen = extrapolate_rise(counts, ahead, RISE_LARGEST)
     if risen > 0:
         forecast, rose_at = max(forecast, risen / scrape_s), state.end
     scored = score(state, windows)

@@ -13,10 +13,8 @@ from argosy_law.estimate.demand import (
     REMEMBERED_BINS,
     RISE_LARGEST,
     Demand,
-    dispersion,
     extrapolate_rise,
     newer,
-    segment,
 )
 from argosy_law.goals import Windows
 from argosy_law.observe import Answered
@@ -91,7 +89,5 @@ def growth(
     for total, number in zip(tokens, requests, strict=True):
         length = total / number if number >= FEWEST else length
         counts.append(length * typical)
-    since = len(segment(tuple(counts), dispersion(tuple(counts))))
-    bins = ahead_s / windows.scrape_s + 0.5
-    risen = extrapolate_rise(tuple(counts), since, bins, RISE_LARGEST)
+    risen = extrapolate_rise(tuple(counts), ahead_s / windows.scrape_s + 0.5, RISE_LARGEST)
     return max(risen / (mean * typical), 1.0)

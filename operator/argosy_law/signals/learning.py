@@ -118,7 +118,10 @@ def sound(state: ScalingState) -> bool:
         *(want.at for want in wants),
     )
     return (
-        all(map(plausible, numbers))
+        # The sum is NaN if one is. A thousand numbers are not asked one by one.
+        isfinite(sum(numbers))
+        and plausible(min(numbers, default=0.0))
+        and plausible(max(numbers, default=0.0))
         and all(map(isfinite, moments))
         and all(HEADROOM[0] <= role.headroom <= HEADROOM[1] for role in state.roles)
         and all(capacity.sound(role.estimate) for role in state.roles)

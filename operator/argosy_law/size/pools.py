@@ -14,15 +14,17 @@ does not show it: most short answers meet none, and one long prompt is a miss fo
 `interrupted` therefore sums over the number of prompts that an answer meets.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import ceil, erfc, exp, inf, sqrt
 
 from argosy_law.goals import Order
 from argosy_law.observe import RoleName
-from argosy_law.size.work import NORMAL, RELAXED, Replica, Spread, Work
+from argosy_law.size.work import RELAXED, Replica, Spread, Work
 
+Seconds = tuple[tuple[float, float], ...]
+"""(seconds, share)."""
 LARGEST_EXPONENT = 600.0
 """Of e, in doubles; beyond it the share that waits is 0 or 1."""
 
@@ -81,7 +83,7 @@ def _e(exponent: float) -> float:
     return exp(max(min(exponent, LARGEST_EXPONENT), -LARGEST_EXPONENT))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PrefillModel:
     """TTFT of a prefill pool: a queue that `replicas` servers work off."""
 
@@ -96,10 +98,16 @@ class PrefillModel:
     order: Order = "fifo"
     """Which of those that wait goes next."""
 
-    @property
+    @cached_property
     def reachable(self) -> float:
         """Share of prompts that meet the limit without any queue."""
-        return min(sum(share for s, share in self.services if s <= self.limit_s), 1.0)
+        return min(sum(share for _, share in self._slacks), 1.0)
+
+    @cached_property
+    def _slacks(self) -> Seconds:
+        """(seconds that a prompt may wait, share), of those that meet the limit alone."""
+        limit_s = self.limit_s
+        return tuple((limit_s - s, share) for s, share in self.services if s <= limit_s)
 
     def relaxed(self, goal: float) -> "PrefillModel":
         """The same pool with a limit that the share `goal` of prompts alone meets easily."""
@@ -121,18 +129,19 @@ class PrefillModel:
             return self.reachable
         # Waits are longer by (1 + Cs²)/2 than with exponential services (Kingman).
         unit_s = self.mean_s * self.variation / 2
-        reachable, slacks = 0.0, []
-        for seconds, share in self.services:
-            if seconds <= self.limit_s:
-                reachable += share
-                slacks.append(((self.limit_s - seconds) / unit_s, share))
+        reachable, slacks = self.reachable, self._slacks
         if self.order == "fifo":
-            waiting = shares_waiting(replicas, load, [slack for slack, _ in slacks])
+            waiting = shares_waiting(replicas, load, [slack_s / unit_s for slack_s, _ in slacks])
             late = sum(wait * share for wait, (_, share) in zip(waiting, slacks, strict=True))
         else:  # who can wait least goes first, so that all are late as often
-            patience = sum(slack * share for slack, share in slacks) / max(reachable, 1e-9)
+            patience = self._patience_s / unit_s
             late = reachable * share_waiting(replicas, load, patience, patience)
         return max(min(reachable - late, 1.0), 0.0)
+
+    @cached_property
+    def _patience_s(self) -> float:
+        """Mean seconds that a prompt may wait which meets the limit alone."""
+        return sum(slack_s * share for slack_s, share in self._slacks) / max(self.reachable, 1e-9)
 
 
 def prefill_model(
@@ -167,7 +176,7 @@ EDGE_COUNTS = 12
 is less than 4 %."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DecodeModel:
     """TPOT of a decode pool: a step of n sequences takes base + sequence·n seconds."""
 
@@ -189,7 +198,7 @@ class DecodeModel:
     """Share of the answers whose first token is held until their next one is computed, so that TPOT
     has neither the pause nor the wait."""
 
-    @property
+    @cached_property
     def decoded(self) -> float:
         """Mean tokens of an answer that decode generates, O − 1."""
         return sum(max(tokens - 1, 0.0) * share for tokens, share in self.answers)
@@ -205,10 +214,11 @@ class DecodeModel:
         by_time = slack / self.sequence_s if self.sequence_s > 0 else (inf if slack >= 0 else 0.0)
         return min(by_time, self.held_sequences)
 
-    @property
+    @cached_property
     def reachable(self) -> float:
         """Share of the answers that meet the limit as the only sequence of a pod."""
-        return min(sum(share for _, most, share in _limits(self) if most >= 1), 1.0)
+        bounded = (share for _, limits in self._limits for _, share in limits)
+        return min(self._always + sum(bounded), 1.0)
 
     def relaxed(self, _goal: float) -> "DecodeModel":
         """The same pool with a limit and a memory that a single sequence meets with room."""
@@ -249,16 +259,14 @@ class DecodeModel:
         slowed = (self.base_s + self.sequence_s * mean) / self.base_s if self.base_s > 0 else 1.0
         variance = mean * slowed / replicas
         seen = mean + variance / mean
-        typical = self.typical_steps()
-        met = 0.0
-        for steps, most, share in _limits(self):
-            if most == inf:
-                met += share
-            elif most >= 1:
-                spread = sqrt(variance * kept_variance(steps / typical / slowed))
-                met += share * NORMAL.cdf((most - seen) / spread)
+        met, stays = self._always, self.typical_steps * slowed
+        for steps, limits in self._limits:
+            spread = sqrt(variance * kept_variance(steps / stays))
+            for most, share in limits:
+                met += share * _normal((most - seen) / spread)
         return min(met, 1.0)
 
+    @cached_property
     def typical_steps(self) -> float:
         """Steps after which a batch has forgotten what it was: E[s²]/2E[s] of the answers' steps.
 
@@ -267,33 +275,46 @@ class DecodeModel:
         squares = sum(max(tokens - 1, 0.0) ** 2 * share for tokens, share in self.answers)
         return max(squares / (2 * self.decoded), 0.5) if self.decoded > 0 else 1.0
 
+    @cached_property
+    def _always(self) -> float:
+        """Share of the answers that are in time in any batch, such as those of one token."""
+        limits = (limit for _, limits in self._list_limits() for limit in limits)
+        return sum(share for most, share in limits if most == inf)
+
+    @cached_property
+    def _limits(self) -> tuple[tuple[float, tuple[tuple[float, float], ...]], ...]:
+        """What `_list_limits` says of the answers that are in time in some batches."""
+        bounded = (
+            (steps, tuple((most, share) for most, share in limits if 1 <= most < inf))
+            for steps, limits in self._list_limits()
+        )
+        return tuple((steps, limits) for steps, limits in bounded if limits)
+
+    def _list_limits(self) -> Iterator[tuple[float, list[tuple[float, float]]]]:
+        """Yield, for each length, the decoded tokens and (largest mean batch with which an answer
+        is in time, share of the answers)."""
+        for tokens, share in self.answers:
+            steps, limits = tokens - 1, list[tuple[float, float]]()
+            if steps <= 0:
+                yield 0.0, [(inf, share)]
+                continue
+            waits: tuple[float, ...] = (0.0,)
+            if self.joins:
+                waits = EDGE_WAITS if tokens <= EDGE_COUNTS else (0.5,)
+            if self.held > 0:
+                limits.append((self.batch_limit, share * self.held))
+            at_once, left_s = share * (1 - self.held), steps * self.limit_s - self.pause_s
+            if at_once > 0:
+                limits += [
+                    (self.batch_within(left_s / (steps + wait)), at_once / len(waits))
+                    for wait in waits
+                ]
+            yield steps, limits
+
     def in_flight_floor(self, running: float) -> int:
         """Smallest pool in which `running` sequences still meet the limit and fit."""
         limit = max(self.batch_limit, 1.0)
         return 0 if limit == inf else ceil(running / limit - 1e-9)
-
-
-@lru_cache(maxsize=8)
-def _limits(model: DecodeModel) -> tuple[tuple[float, float, float], ...]:
-    """(decoded tokens, largest mean batch with which they are in time, share of answers)."""
-    limits = []
-    for tokens, share in model.answers:
-        steps = tokens - 1
-        if steps <= 0:
-            limits.append((0.0, inf, share))
-            continue
-        waits: tuple[float, ...] = (0.0,)
-        if model.joins:
-            waits = EDGE_WAITS if tokens <= EDGE_COUNTS else (0.5,)
-        at_once, left_s = share * (1 - model.held), steps * model.limit_s - model.pause_s
-        if model.held > 0:
-            limits.append((steps, model.batch_limit, share * model.held))
-        if at_once > 0:
-            limits += [
-                (steps, model.batch_within(left_s / (steps + wait)), at_once / len(waits))
-                for wait in waits
-            ]
-    return tuple(limits)
 
 
 def kept_variance(stays: float) -> float:
@@ -337,9 +358,6 @@ GROUPS = 8
 LEFT_OUT, DIGITS = 1e-7, 6
 """The sums leave out less than this of a share, so only these digits of it are given: otherwise
 more replicas might attain less."""
-
-Seconds = tuple[tuple[float, float], ...]
-"""(seconds, share); shares sum up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,7 +430,7 @@ class ColocatedModel:
         grown_s = decode.sequence_s * batch
         slowed = 1 + grown_s / decode.base_s if decode.base_s > 0 else 1.0
         variance = batch * slowed / replicas
-        seen, typical = batch + variance / batch, stretched.typical_steps()
+        seen, typical = batch + variance / batch, self.decode.typical_steps
         step_s = decode.base_s + grown_s
         prompt_s, pod_rate = self.per_prompt_s, rate / replicas
         met_rate = pod_rate * _met_by_others(
@@ -580,13 +598,24 @@ def smallest(model: Model, rate: float, goal: float) -> int:
     if reachable <= 0:
         return 1
     wanted = min(goal, reachable - BELOW_REACHABLE)
-    low, high = 0, min(max(1, ceil(model.load(rate))), MOST_REPLICAS)
-    while model.attainment(high, rate) < wanted and high < MOST_REPLICAS:
-        low, high = high, min(2 * high, MOST_REPLICAS)
+    return find_fewest(lambda n: model.attainment(n, rate) >= wanted, ceil(model.load(rate)))
+
+
+def find_fewest(meets: Callable[[int], bool], near: int) -> int:
+    """The fewest replicas for which `meets` holds, as it then does for more; `MOST_REPLICAS` if it
+    holds for none.
+
+    The search begins at `near`, with steps that double. Where it begins changes how often `meets`
+    is asked, twice if `near` is right, and not what is found.
+    """
+    low, high = 0, MOST_REPLICAS
+    at, step = min(max(near, 1), MOST_REPLICAS), 1
     while high - low > 1:
-        middle = (low + high) // 2
-        if model.attainment(middle, rate) >= wanted:
-            high = middle
+        if meets(at):
+            high, at = at, at - step
         else:
-            low = middle
+            low, at = at, at + step
+        step *= 2
+        if not low < at < high:
+            at = (low + high) // 2
     return high

@@ -25,6 +25,7 @@ from argosy_law.size.pools import (
     Model,
     PrefillModel,
     carrying,
+    find_fewest,
     smallest,
 )
 
@@ -42,6 +43,8 @@ class Demanded:
     """Planned requests per second."""
     cost: float
     """Of one replica: its GPUs, each in those of the cheapest type."""
+    near: int = 0
+    """About how many replicas it needs, such as those that there are: the search begins there."""
 
 
 def fewest(pools: tuple[Demanded, ...], goal: float) -> tuple[int, ...]:
@@ -50,14 +53,12 @@ def fewest(pools: tuple[Demanded, ...], goal: float) -> tuple[int, ...]:
     The goal is lowered to just below what any number could reach. Where a pool carries its load
     only because no request meets its limit, each pool is sized for the goal alone.
     """
-    alone = tuple(smallest(pool.model, pool.rate, goal) for pool in pools)
-    if len(pools) != 2 or any(pool.rate <= 0 or pool.model.reachable <= 0 for pool in pools):
-        return alone
-    reach = [_reachable(pool) for pool in pools]
-    wanted = min(goal, prod(reach) - BELOW_REACHABLE)
-    if wanted <= 0:
-        return alone
-    return _Search(pools, wanted, (reach[0], reach[1])).best()
+    if len(pools) == 2 and all(pool.rate > 0 and pool.model.reachable > 0 for pool in pools):
+        reach = [_reachable(pool) for pool in pools]
+        wanted = min(goal, prod(reach) - BELOW_REACHABLE)
+        if wanted > 0:
+            return _Search(pools, wanted, (reach[0], reach[1])).best()
+    return tuple(smallest(pool.model, pool.rate, goal) for pool in pools)
 
 
 def share_held(prefill: PrefillModel, rate: float, goal: float, until_s: float) -> float:
@@ -114,11 +115,13 @@ class _Search:
 
     def best(self) -> tuple[int, int]:
         share = min(max(sqrt(self.wanted), self.wanted / self.reach[1]), self.reach[0])
-        first = smallest(self.one.model, self.one.rate, share)
+        share = min(share, self.reach[0] - BELOW_REACHABLE)
+        first = find_fewest(lambda n: self._first(n) >= share, self.one.near)
         while not self._may_do(first) and first < MOST_REPLICAS:
             first += 1
         left = self.wanted / max(self._first(first), self.wanted)
-        second = smallest(self.other.model, self.other.rate, left)
+        left = min(left, self.reach[1] - BELOW_REACHABLE)
+        second = find_fewest(lambda n: self._second(n) >= left, self.other.near)
         start = (first, self._enough(first, second, MOST_REPLICAS))
         return min(self._walk(start, 1), self._walk(start, -1), key=self._cost)
 
@@ -234,7 +237,8 @@ class Size:
 
 def demanded(model: Model, rate: float, supply: RoleSupply, goals: Goals) -> Demanded:
     """Return a role's load with what one of its replicas costs."""
-    return Demanded(model, rate, supply.gpus_per_replica * goals.price(supply.role))
+    cost = supply.gpus_per_replica * goals.price(supply.role)
+    return Demanded(model, rate, cost, supply.desired)
 
 
 def counts(

@@ -3,6 +3,7 @@
 `signals.lengths` fills `Work`, `estimate.capacity` fills `Replica`. Times are seconds.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from math import ceil, exp, inf, log, sqrt
 from statistics import NormalDist
@@ -57,9 +58,14 @@ def of_buckets(buckets: Buckets, mean: float) -> Spread:
     low, high = 1 / BENT, BENT
     narrow, wide = _part(buckets)
     left = mean - mean_of(narrow)
+    sums: dict[float, float] = {}
+    for lower, ratio, share in wide:
+        sums[ratio] = sums.get(ratio, 0.0) + lower * share
+    # Buckets that are as wide as each other have the mean of one: most have one of three widths.
+    few = [(lower, ratio, 1.0) for ratio, lower in sums.items()]
     for _ in range(HALVINGS):
         middle = sqrt(low * high)
-        if mean_of(_lean(wide, middle)) > left:
+        if mean_of(_lean(few, middle)) > left:
             low = middle
         else:
             high = middle
@@ -77,7 +83,8 @@ def _part(buckets: Buckets) -> tuple[Spread, list[tuple[float, float, float]]]:
     narrow: list[tuple[float, float]] = []
     wide = []
     for upper, count in buckets:
-        lower = max((edge for edge in EDGES if edge < upper), default=0.0)
+        at = bisect_left(EDGES, upper)
+        lower = EDGES[at - 1] if at else 0.0
         if upper <= EXACT:
             lengths = range(int(lower) + 1, int(upper) + 1)
             narrow += [(float(n), count / total / len(lengths)) for n in lengths]
