@@ -93,7 +93,9 @@ class Series:
     @property
     def usable(self) -> bool:
         """Whether all samples can be true: ours are finite and never negative."""
-        return bool(self.samples) and all(isfinite(v) and v >= 0 for _, v in self.samples)
+        values = [value for _, value in self.samples]
+        # The sum is NaN or infinite if a value is. A round has ten thousand samples.
+        return bool(values) and isfinite(sum(values)) and min(values) >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,8 @@ def increase(series: Series, start: float) -> float:
     A series that begins inside the window began at an unknown value, so what it had counted before
     its first scrape is left out: a new pod loses one scrape.
     """
-    grown = cumulated(series.samples)
+    since = bisect_left(series.samples, start, lo=1, key=itemgetter(0)) - 1
+    grown = cumulated(series.samples[since:])
     return grown[-1][1] - at_time(grown, start)
 
 

@@ -6,9 +6,9 @@ for, as far back as it asks, so that a law sees the simulator through the same `
 a cluster.
 """
 
-from collections import deque
+from bisect import bisect_left
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import inf
 from random import Random
 
@@ -41,8 +41,10 @@ class Target:
     """None: the gateway."""
     up: bool = True
     """Whether its last scrape succeeded."""
-    rows: deque[tuple[float, dict[Key, float]]] = field(default_factory=deque)
-    """Oldest first."""
+    times: list[float] = field(default_factory=list)
+    """When it was scraped, on the law's clock, oldest first."""
+    values: dict[Key, list[float]] = field(default_factory=dict)
+    """What each series had then."""
 
 
 class Scraper:
@@ -90,24 +92,22 @@ class Scraper:
 
     def round(self) -> Round:
         """The answer to the operator's queries now. Times are seconds since the epoch."""
-        now = self._world.now
-        long, short = now - self.long_s, now - self.short_s
-        oldest = min(long, short)
-        taken: dict[Key, list[tuple[float, float]]] = {}
+        now = self._start + self._world.now
+        series: list[Series] = []
         for target in self._targets.values():
-            rows = [(at, row) for at, row in target.rows if at >= oldest]
-            for key in dict.fromkeys(chain.from_iterable(row for _, row in rows)):
-                since = short if key[0] in OF_ENGINES else long
-                found = [
-                    (self._start + at, row[key]) for at, row in rows if at >= since and key in row
-                ]
-                if found:
-                    taken[key] = found
-        series = tuple(Series(name, dict(labels), tuple(s)) for (name, labels), s in taken.items())
+            times = target.times
+            long = bisect_left(times, now - self.long_s)
+            short = bisect_left(times, now - self.short_s)
+            for (name, labels), values in target.values.items():
+                since = short if name in OF_ENGINES else long
+                if since < len(times):
+                    found = tuple(zip(times[since:], values[since:], strict=True))
+                    series.append(Series(name, dict(labels), found))
         up = int(self._targets[GATEWAY].up)
-        scraped = Round(self._start + now, series, up, 1, frozenset({GATEWAY}))
-        said = (self._reading(),) if self._world.setup.ask_gateways == "yes" else ()
-        return with_readings(scraped, said, skew_s=0.0)
+        scraped = Round(now, tuple(series), up, 1, frozenset({GATEWAY}))
+        if self._world.setup.ask_gateways != "yes":
+            return scraped
+        return with_readings(scraped, (self._reading(),), skew_s=0.0)
 
     def metrics(self, pods: frozenset[str]) -> FleetMetrics:
         """What the operator knows now, of these pods: as Prometheus has it, or as the gateway
@@ -155,9 +155,11 @@ class Scraper:
             row = _engine(world, pod)
         else:
             return
-        target.rows.append((world.now, row))
-        while target.rows[0][0] < world.now - self.long_s - self._windows.scrape_s:
-            target.rows.popleft()
+        now = self._start + world.now
+        old = bisect_left(target.times, now - self.long_s - self._windows.scrape_s)
+        target.times = [*target.times[old:], now]
+        for key, value in row.items():
+            target.values[key] = [*target.values.get(key, ())[old:], value]
 
 
 def _load(world: World) -> Load:
