@@ -180,7 +180,7 @@ bench-cluster: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## what faults, attacks
 	$(PY) -m argosy_bench cluster $(if $(PEER),--peer $(PEER)) --json build/bench/cluster.json $(CLUSTER)
 
 .PHONY: bench-scaling
-bench-scaling: $(VENV)/.dev ## how good the law is on ramps, steps, bursts, and on traces (SCALING="--traces DIR --beside hpa,keda")
+bench-scaling: $(VENV)/.dev ## how good the law is on ramps, steps, bursts, and on traces (SCALING="--traces DIR")
 	$(PY) -m argosy_bench scaling --json build/bench/scaling.json $(SCALING)
 
 .PHONY: bench-goodput

@@ -143,6 +143,12 @@ def test_a_gateway_without_a_queue_or_without_an_slo_gets_no_flag_about_one(spec
     assert parse_gateway(rendered).queue == "none"
 
 
+@pytest.mark.parametrize("policy", ["Goodput", "External", "None"])
+def test_whoever_scales_a_fleet_with_an_slo_its_gateway_queues_by_deadline(policy):
+    rendered = parse_gateway(settings(fleet(slo=SLO, autoscaling={"policy": policy})))
+    assert (rendered.queue, rendered.slo) == ("deadline", Slo(2.0, 0.05))
+
+
 def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says_nothing():
     front = parse_gateway(settings(SIMULATED))
     back = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])

@@ -56,6 +56,7 @@ def seen_at(
     running: Signal | float = 0.0,
     prompt: Signal | float = 1000.0,
     output: Signal | float = 100.0,
+    cached: float = 0.0,
     prefill_steps: tuple[StepDelta, ...] = (),
     decode_steps: tuple[StepDelta, ...] = (),
 ) -> Observations:
@@ -71,6 +72,7 @@ def seen_at(
         bins=tuple(Bin(now - 15 * i, count) for i in range(20, -1, -1)),
         prompt_tokens=signal(prompt),
         output_tokens=signal(output),
+        cached_share=Value(cached, now),
         roles=(
             RoleMetrics(
                 "prefill",
@@ -223,7 +225,7 @@ def test_keda_keeps_replicas_when_the_query_fails() -> None:
 def planned(*rounds: Observations, itl: float = 1.0) -> Any:
     plan = None
     for one in rounds:
-        plan = Throughput(itl).plan(plan, one, GOALS, one.metrics.at)
+        plan = Throughput(1.0, itl).plan(plan, one, GOALS, one.metrics.at)
     return plan
 
 
@@ -240,6 +242,13 @@ def test_throughput_mode_plans_at_the_end_of_each_interval() -> None:
 def test_prefill_is_added_where_a_prompt_alone_misses_the_limit() -> None:
     rounds = [seen_at(START + 180 * i, 0.1, prompt=25_000.0) for i in range(2)]
     assert planned(*rounds).replicas["prefill"] == 3  # 13 steps: 2.63 s at a limit of 1 s
+
+
+def test_dynamo_takes_cached_prompts_off_the_work_of_prefill_and_not_off_the_context() -> None:
+    rounds = [seen_at(START + 15 * i, 100.0, cached=0.5) for i in range(13)]
+    whole = planned(*(seen_at(START + 15 * i, 100.0) for i in range(13))).replicas
+    # 500 tokens take 0.06 s.
+    assert planned(*rounds).replicas == {"prefill": 6, "decode": whole["decode"]}
 
 
 def test_dynamo_without_a_profile_or_metrics_keeps_what_there_is() -> None:
@@ -305,6 +314,19 @@ def test_wva_counts_the_context_of_running_sequences_once_a_minute() -> None:
     # 120,000 tokens at 50,000 a replica: 120,000/0.85 - 100,000 = 41,176 more, one replica.
     _, later = decided(of, seen_at(START + 60, running=200.0, decode_steps=heavy), state=state)
     assert later.replicas("decode") == 3
+
+
+def test_wva_counts_requests_that_wait_with_their_prompts_and_answers() -> None:
+    of = Wva(kv=0.5)
+    one = seen_at(START, queued=200_000.0, running=20.0, decode_steps=decode_row(2, 10, 600))
+    state, _ = decided(of, one)
+    # 12,000 tokens run. 200 requests wait: 200,000 tokens of prompts and 20,000 of answers. 232,000
+    # at 50,000 a replica: 272,941 - 100,000 = 172,941 more, four replicas.
+    assert state["decode"].replicas == 6
+    cached = replace(one.metrics, cached_share=Value(0.75, START))
+    more, _ = decided(of, replace(one, metrics=cached))
+    # 800 prompts of which caches have three quarters: 60,000 tokens of answers more.
+    assert more["decode"].replicas == 7
 
 
 def test_the_rule_for_prefill_adds_busy_replicas_and_the_queue() -> None:

@@ -4,7 +4,8 @@ speed        requests that a constant fleet is played through in a second of CPU
 shapes       the law on ramps, steps, bursts and an outage of the metrics
 rollouts     a new revision under the law, with a surge of 0, of one set, and of all
 canaries     revisions that miss the SLO, and revisions that do not, as canaries
-traces       the law, and other laws beside it, on a folder of recorded traces (--traces)
+traces       the law on a folder of recorded traces (--traces)
+rivals       the laws of other autoscalers on the same traces, with the same queue and attainment
 
 What follows `--` goes to `argosy simulate`, such as `-- --first-token in-batch`.
 """
@@ -13,13 +14,13 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
 from rich.console import Console
 
-from argosy_bench.scaling import canaries, rollouts, runs, score, shapes
+from argosy_bench.scaling import canaries, rivals, rollouts, runs, score, shapes
 from argosy_bench.scaling.runs import Asked
 from argosy_bench.scaling.score import Row
 from argosy_bench.scaling.traces import Recording, chosen
@@ -116,7 +117,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--traces", type=Path, help="folder of traces")
     add("--names", metavar="NAME,…", help="only these traces of the folder")
     add("--policy", default="goodput", help="the law, as argosy simulate takes it")
-    add("--beside", metavar="LAW,…", default="", help="laws to play on the same traces")
+    add("--rivals", metavar="LAW,…", default=",".join(rivals.RIVALS), help="the laws of rivals")
+    add("--choose-on", metavar="NAME,…", help="settings of rivals are chosen on these (all)")
+    add("--processes", type=int, default=1, help="plays of rivals at the same time (1)")
+    add("--picture", type=Path, metavar="FILE", help="write the curves of rivals here, as SVG")
     add("--one-search", action="store_true", help="constant fleets of the first seed for all")
     add("--profile-errors", action="store_true", help="also with priors that are wrong or absent")
     add("--scratch", type=Path, default=Path("build/bench/scaling"), help="results of the runs")
@@ -147,20 +151,46 @@ def _measure_canaries(figures: Figures, asked: argparse.Namespace) -> None:  # n
         console.print(text, soft_wrap=True)
 
 
+def _recordings(asked: argparse.Namespace) -> list[Recording]:
+    recordings = chosen(asked.names)
+    if absent := [f for r in recordings for f in r.files(asked.traces) if not f.is_file()]:
+        raise SystemExit(f"--traces {asked.traces}: there is no {absent[0]}")
+    return recordings
+
+
 def _measure_traces(figures: Figures, asked: argparse.Namespace) -> None:
     if asked.traces is None:
         figures.notes["traces"] = "not played: name their folder with --traces"
         return
-    recordings = chosen(asked.names)
-    if absent := [f for r in recordings for f in r.files(asked.traces) if not f.is_file()]:
-        raise SystemExit(f"--traces {asked.traces}: there is no {absent[0]}")
+    recordings = _recordings(asked)
     errors = list(PROFILE_ERRORS) if asked.profile_errors else []
     common = Asked(asked.traces, asked.scratch, asked.policy, tuple(asked.more), asked.one_search)
     compare(figures, common, recordings, asked.seeds, errors)
     figures.notes["policy"] = asked.policy
-    for policy in filter(None, asked.beside.split(",")):
-        played = _played(replace(common, policy=policy), recordings, asked.seeds, (score.EXACT,))
-        figures.lists[policy] = [row.columns() for row in played]
+
+
+def _measure_rivals(figures: Figures, asked: argparse.Namespace) -> None:
+    if asked.traces is None:
+        figures.notes["rivals"] = "not played: name the folder of traces with --traces"
+        return
+    recordings = _recordings(asked)
+    names = asked.rivals.split(",")
+    if unknown := [name for name in names if name not in rivals.RIVALS]:
+        raise SystemExit(f"--rivals {','.join(unknown)}: write some of {', '.join(rivals.RIVALS)}")
+    common = Asked(asked.traces, asked.scratch, more=tuple(asked.more))
+    courses = {one.name: rivals.Course(one, common) for one in recordings}
+    some = [one.name for one in chosen(asked.choose_on) if one.name in courses]
+    figures.declare(rivals.FIGURES)
+    console = Console(highlight=False)
+    rivals.compare(
+        figures,
+        rivals.Players(asked.scratch, asked.processes, partial(console.print, soft_wrap=True)),
+        names,
+        list(courses.values()),
+        [courses[name] for name in some] or list(courses.values()),
+    )
+    if asked.picture is not None:
+        asked.picture.write_text(rivals.picture(figures.lists["points"]))
 
 
 PARTS = {
@@ -169,4 +199,5 @@ PARTS = {
     "rollouts": _measure_rollouts,
     "canaries": _measure_canaries,
     "traces": _measure_traces,
+    "rivals": _measure_rivals,
 }

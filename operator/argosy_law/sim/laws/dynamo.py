@@ -8,7 +8,11 @@ Throughput mode takes the mean load of 180 s, one interval ahead. Prefill: reque
 the time of a mean prompt, so a replica is busy all the time. Decode: the largest batch of mean
 context whose step is within the limit. Its limits are of means, where ours are of a share of the
 requests. Requests, prompt and answer are each predicted by the planner's Kalman filter, a choice of
-its config; the default there, ARIMA, needs a library.
+its config; the default there, ARIMA, needs a library. What prefix caches have of a prompt is taken
+off the work of prefill, by the last share that was measured. The planner's documentation has
+correction factors of TTFT and of ITL besides, which its code no longer has: that of TTFT counts
+while it is below 1 alone, as the share of caches is here, and with an exact profile that of ITL
+is 1.
 
 Load mode adds one replica if the next TTFT, or the next step, would miss its limit, and removes one
 if it kept 80 % of it with the load of N pods on N - 1; nothing moves while pods start. There it
@@ -123,8 +127,10 @@ class Engine:
 class Throughput:
     """Throughput mode. The planner's limits are its user's; here they come from the SLO."""
 
+    ttft: float
+    """The planner's limit of TTFT as a share of the SLO's."""
     itl: float
-    """The planner's limit of inter-token latency as a share of the SLO's."""
+    """The same of inter-token latency."""
 
     def plan(self, state: PlanState, observations: Observations, goals: Goals, now: float) -> Plan:
         """Return the state with a new plan if an interval has ended. The first starts now."""
@@ -141,9 +147,9 @@ class Throughput:
         if requests is None or prompt is None or output is None:
             return Plan(now, requests, prompt, output, state.replicas)
         rate = max(requests.level, 0.0) / INTERVAL_S
-        replicas = self._replicas(
-            Engine(goals.prior), goals.slo, rate, max(prompt.level, 1.0), max(output.level, 1.0)
-        )
+        lengths = max(prompt.level, 1.0), max(output.level, 1.0)
+        work = lengths[0] * law.computed_share(metrics)
+        replicas = self._replicas(Engine(goals.prior), goals.slo, rate, work, *lengths)
         return Plan(now, requests, prompt, output, replicas)
 
     def _next(self, before: Kalman | None, value: float | None) -> Kalman | None:
@@ -155,12 +161,12 @@ class Throughput:
         return before.measured(value).predicted()
 
     def _replicas(
-        self, engine: Engine, slo: SLO, rate: float, prompt: float, output: float
+        self, engine: Engine, slo: SLO, rate: float, work: float, prompt: float, output: float
     ) -> Mapping[RoleName, int]:
-        alone_s = engine.prefill_s(prompt)
+        alone_s, limit_s = engine.prefill_s(work), self.ttft * slo.ttft_s
         prefill = max(ceil(rate * alone_s - 1e-9), 1)
-        if alone_s > slo.ttft_s:
-            prefill = max(prefill, ceil(alone_s / slo.ttft_s))
+        if alone_s > limit_s:
+            prefill = max(prefill, ceil(alone_s / limit_s))
         context = prompt + output / 2
         batch = engine.best_batch(context, self.itl * slo.tpot_s)
         step_s = engine.profile.step_s(batch, batch * context)
@@ -170,11 +176,13 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Dynamo:
-    """Implements `law.Law`. Its own limits are those of its user; half of the SLO did best on the
-    traces of docs/how-to/simulate.md."""
+    """Implements `law.Law`. Its limits are its user's; half of the SLO did best on the traces of
+    docs/figures/autoscaling.md."""
 
-    limits: float = 0.5
-    """The planner's limits of TTFT and inter-token latency as a share of the SLO's."""
+    ttft: float = 0.5
+    """The planner's limit of TTFT as a share of the SLO's."""
+    itl: float = 0.5
+    """The same of inter-token latency."""
     sensitivity: float = 0.8
     """load_scaling_down_sensitivity: the share of the limits that must be kept to remove one."""
     start: PlanState = field(default=None, init=False)
@@ -182,7 +190,7 @@ class Dynamo:
     def decide(
         self, state: PlanState, observations: Observations, goals: Goals, now: float
     ) -> tuple[PlanState, Decision]:
-        plan = Throughput(self.limits).plan(state, observations, goals, now)
+        plan = Throughput(self.ttft, self.itl).plan(state, observations, goals, now)
         metrics = validity.validated(observations.metrics)
         targets = [self._target(plan, supply, metrics, goals) for supply in observations.supply]
         return plan, law.decision(now, targets)
@@ -221,8 +229,8 @@ class Dynamo:
             # No prompt has ended of late: nothing to add, nothing to judge a removal by.
             return 0
         queued = tokens / role.pods_reporting
-        limit_s = self.limits * slo.ttft_s
-        return prefill_change(engine, queued, prompt, limit_s, replicas, self.sensitivity)
+        limit_s, work = self.ttft * slo.ttft_s, prompt * law.computed_share(metrics)
+        return prefill_change(engine, queued, work, limit_s, replicas, self.sensitivity)
 
     def _decode(
         self, engine: Engine, metrics: FleetMetrics, slo: SLO, supply: RoleSupply
@@ -232,7 +240,7 @@ class Dynamo:
         if running is None:
             return None
         sequences = running / role.pods_reporting
-        limit_s = self.limits * slo.tpot_s
+        limit_s = self.itl * slo.tpot_s
         return decode_change(
             engine, sequences, context or 0.0, limit_s, supply.desired, self.sensitivity
         )

@@ -34,7 +34,7 @@ class HorizontalPodAutoscaler:
     """By outstanding prompt tokens of prefill and running sequences. Implements `law.Law`.
 
     Kubernetes has no default target: the owner finds one by trial. These did best on the traces of
-    docs/how-to/simulate.md.
+    docs/figures/autoscaling.md.
     """
 
     prefill: float = 2048.0

@@ -33,7 +33,7 @@ class Keda:
     """By outstanding prompt tokens of prefill and running sequences. Implements `law.Law`.
 
     KEDA has no default threshold: the owner finds one by trial. These did best on the traces of
-    docs/how-to/simulate.md.
+    docs/figures/autoscaling.md.
     """
 
     prefill: float = 2048.0

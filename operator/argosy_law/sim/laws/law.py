@@ -136,6 +136,11 @@ def prefill_token_s(role: RoleMetrics) -> float | None:
     return sum(row.seconds for row in role.steps) / tokens if tokens else None
 
 
+def computed_share(metrics: FleetMetrics) -> float:
+    """Return the share of prompts that prefill computes, which no prefix cache has; above 0."""
+    return max(1 - (number(metrics.cached_share) or 0.0), 0.01)
+
+
 def requests_per_s(metrics: FleetMetrics) -> float | None:
     """Return the arrivals in the rate window; 0 if the source says that there were none."""
     if isinstance(metrics.arrivals, Idle):

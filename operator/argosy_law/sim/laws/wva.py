@@ -3,14 +3,16 @@
 Source: llm-d/llm-d-workload-variant-autoscaler at b08b1c7, internal/engines/analyzers/
 saturation_v2/analyzer.go, internal/engines/pipeline/cost_aware_optimizer.go and
 internal/interfaces/saturation_scaling.go. Every 60 s the tokens in use and in the queue are held
-against what pods can have, min(share of KV, N·(I + O/2)) with N = min(B·O/(I + O), S). The number
-goes to an HPA as an external metric; the HPA has its default behavior here, while WVA's chart asks
-for windows of 240 s both ways and its sample for none. What WVA learns of pods with a saturated
-queue is left out: decode pods of ours report no queue.
+against what pods can have, min(share of KV, N·(I + O/2)) with N = min(B·O/(I + O), S). A request in
+the scheduler's queue counts with its prompt, less what prefix caches have, and a mean answer; here
+that is each whose prompt is not computed. The number goes to an HPA as an external metric; the HPA
+has its default behavior here, while WVA's chart asks for windows of 240 s both ways and its sample
+for none. What WVA learns of pods with a saturated queue is left out: decode pods of ours report no
+queue.
 
 Prefill has no rule there. This one is ours: the demand is the replicas that steps keep busy and
-those that work off the queue within 60 s, and it is held against the number of replicas by the same
-two thresholds.
+those that work off the queue within 60 s, and it is held against a share of the replicas by the
+same two thresholds.
 """
 
 from collections.abc import Mapping
@@ -52,11 +54,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Wva:
-    """Implements `law.Law`. Its own defaults are 0.8, 0.85 and 0.7; these did best on the traces of
-    docs/how-to/simulate.md."""
+    """Implements `law.Law`. WVA's defaults are 0.8, 0.85 and 0.7; these did best on the traces of
+    docs/figures/autoscaling.md."""
 
     kv: float = 0.25
     """kvCacheThreshold: share of a replica's KV tokens that may be in use."""
+    prefill: float = 1.0
+    """Of our rule for prefill: what one replica carries, in replicas that are busy all the time."""
     up: float = 0.85
     """scaleUpThreshold: share of the capacity above which replicas are added."""
     down: float = 0.5
@@ -101,7 +105,7 @@ class Wva:
 
     def _load(self, supply: RoleSupply, metrics: FleetMetrics, windows: Windows) -> Load | None:
         if supply.role == "prefill":
-            return _prefill_load(metrics, windows)
+            return _prefill_load(metrics, windows, self.prefill)
         role = metrics.role(supply.role)
         sequences, tokens = law.queued(role), law.number(role.kv_capacity_tokens)
         if sequences is None or tokens is None:
@@ -113,7 +117,7 @@ class Wva:
         capacity = self.kv * tokens
         if prompt and output:
             capacity = min(capacity, of_batches(prompt, output))
-        return Load(sequences * (context or 0.0), capacity)
+        return Load(sequences * (context or 0.0) + _queued(metrics, prompt, output), capacity)
 
 
 def of_batches(prompt: float, output: float) -> float:
@@ -126,7 +130,15 @@ def of_batches(prompt: float, output: float) -> float:
     return steady * (prompt + output / 2)
 
 
-def _prefill_load(metrics: FleetMetrics, windows: Windows) -> Load | None:
+def _queued(metrics: FleetMetrics, prompt: float | None, output: float | None) -> float:
+    """Return the tokens that the requests whose prompts are not computed will hold."""
+    tokens = law.queued(metrics.role("prefill"))
+    if not tokens or not prompt:
+        return 0.0
+    return tokens + tokens / (prompt * law.computed_share(metrics)) * (output or 0.0)
+
+
+def _prefill_load(metrics: FleetMetrics, windows: Windows, per_replica: float) -> Load | None:
     """The rule for prefill that is not WVA's."""
     role = metrics.role("prefill")
     share, tokens = law.busy(role, windows), law.queued(role)
@@ -136,4 +148,4 @@ def _prefill_load(metrics: FleetMetrics, windows: Windows) -> Load | None:
     if tokens and each_s is None:
         return None
     queued_s = tokens * (each_s or 0.0)
-    return Load(share * role.pods_reporting + queued_s / INTERVAL_S, 1.0)
+    return Load(share * role.pods_reporting + queued_s / INTERVAL_S, per_replica)
