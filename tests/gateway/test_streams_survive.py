@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 TOKENS = 120
 """At about 20 ms each."""
+SENT = 'argosy_kv_transfer_seconds_count{side="send"}'
 ROLES = {"together": ("colocated",) * 2, "apart": ("prefill", "decode", "decode")}
 
 
@@ -168,6 +169,32 @@ async def test_pods_that_drain_in_turn_lose_no_stream(engines):
         await f.settled()
         assert f.count("argosy_gateway_resumed_total", reason="draining") > 0
         assert f.count("argosy_gateway_resumed_total", reason="closed") == 0
+        if others:  # decode pods hand their streams to each other with the KV
+            assert sum(head.metric(SENT) for head in heads) > 0
+            assert [head.page("/drain").json()["leases"] for head in heads] == [0, 0]
+
+
+async def test_a_decode_engine_that_dies_while_its_streams_leave_it_breaks_none():
+    count = 12
+    with sim_engines("prefill", "decode", "decode") as engines:
+        prefill, leaving, staying = engines
+        async with front(drain_mode="migrate") as f:
+            f.state.directory.replace(map(endpoint_of, engines))
+            texts = await whole_texts(f, count)
+            readers = [Reader(f, number) for number in range(count)]
+            reading = asyncio.gather(*(reader.read() for reader in readers))
+            await f.until(lambda: min(len(r.chunks) for r in readers) > 20, timeout_s=60)
+            drains = [endpoint_of(leaving, State.DRAINING), *map(endpoint_of, (prefill, staying))]
+            f.state.directory.replace(drains)
+            f.state.sweep()
+            await f.until(lambda: f.count("argosy_gateway_resumed_total"), timeout_s=60)
+            kill(leaving)
+            await reading
+            for reader, text in zip(readers, texts, strict=True):
+                reader.check_whole(text)
+            await f.settled()
+            assert f.count("argosy_requests_completed_total", result="failed") == 0
+            assert staying.page("/drain").json()["running"] == 0
 
 
 @pytest.mark.long

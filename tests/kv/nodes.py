@@ -173,6 +173,8 @@ class Node:
             deliver=self._deliver,
             launcher=self.launcher,
         )
+        self.loop.prefills_for_peers = role != "decode"
+        self.loop.lease_s = config.lease_s
         self.kv = KvService(
             config=config, runner=self.runner, prefill=self.loop, post=self._post, **trust
         )
@@ -202,6 +204,7 @@ class Node:
         max_tokens: int = 3,
         name: str = "r",
         priority: int = 0,
+        kept: bool = False,
         **sampling: object,
     ) -> Client:
         """Submit; the answer grows while the caller looks at it."""
@@ -212,6 +215,7 @@ class Node:
             sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling),
             arrival_s=0.0,
             candidates=candidates,
+            kept=kept,
             priority=priority,
         )
         refusal = self.loop.submit(request, client)

@@ -3,7 +3,8 @@
     QUEUED → RUNNING (prefill, then decode) → FINISHED
     QUEUED → PULLING (a peer computes the prompt) → ARRIVED → RUNNING → FINISHED
     RUNNING → PREEMPTED (computed again later, or swapped back) → RUNNING
-    RUNNING → LEASED (a remote prefill: its blocks are held for the peer) → FINISHED
+    RUNNING → LEASED (a remote prefill, or a stream that goes on elsewhere: its blocks are held for
+                      the peer) → FINISHED
 
 The HTTP server and the engine loop make a `NewRequest`. The scheduler keeps a `Sequence` for it and
 returns an `Emission` for each token and for the end.
@@ -52,8 +53,8 @@ class State(Enum):
     """Waits for readmission with its tokens, without blocks; its KV is in the host pool or gone."""
 
     LEASED = "leased"
-    """A remote prefill with its first token, or one that was ended on the way; its blocks stay
-    until `free_lease`, because the peer may be reading them."""
+    """A remote prefill with its first token, one that was ended on the way, or a stream that goes
+    on at another engine; its blocks stay until `free_lease`, because a peer may read them."""
 
     FINISHED = "finished"
 
@@ -80,6 +81,10 @@ class NewRequest:
     candidates: tuple[str, ...] = ()
     """Prefill engines ("ip:port") that may compute the prompt, the best first. Empty: it is
     computed here."""
+
+    kept: bool = False
+    """The first candidate is a decode engine that keeps the KV of this text: it had the stream
+    before."""
 
     lease_s: float | None = None
     """Set for a remote prefill: it ends LEASED, and its blocks are held this many seconds."""

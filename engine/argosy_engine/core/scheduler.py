@@ -42,6 +42,7 @@ from argosy_engine.core.handover.pulls import (
     Pulls,
     PullShare,
     after_failure,
+    has_begun,
     should_pull,
 )
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
@@ -166,13 +167,26 @@ class Scheduler:
         sequence = self.pulls.end(event)
         if sequence is None:
             return []
-        if sequence.reason is None and not sequence.n_output:
+        if sequence.reason is None and not has_begun(sequence):
             refusal = after_failure(event, self.limits.on_pull_failure)
             if refusal is not None:
                 return [self._refuse(sequence, refusal)]
         here = max(sequence.committed, event.verified) * self.pool.block_size
         self._resume(sequence, min(here, len(sequence.tokens) - 1))
         return []
+
+    def lend(self, request_id: str) -> bool:
+        """Stop a stream that goes on at another engine; its blocks stay until `free_lease`.
+
+        False, and nothing is changed, if no block of it is computed and in its place.
+        """
+        sequence = self.sequences.get(request_id)
+        if sequence is None or sequence.state is not State.RUNNING or not sequence.committed:
+            return False
+        self.running.remove(sequence)
+        sequence.reason, sequence.state = "abort", State.LEASED
+        self.leased[request_id] = sequence
+        return True
 
     def free_lease(self, request_id: str) -> None:
         """The lease is over: its blocks stay in the prefix cache until they are needed."""
@@ -434,7 +448,7 @@ class Scheduler:
         for sequence in lost:
             if sequence.reason is not None:
                 self._finish(sequence, sequence.reason)
-            elif self.limits.on_pull_failure != "recompute" and not sequence.n_output:
+            elif self.limits.on_pull_failure != "recompute" and not has_begun(sequence):
                 emissions.append(self._refuse(sequence, LOST))
             else:
                 self.preemption.recompute(sequence)

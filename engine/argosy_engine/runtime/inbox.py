@@ -63,6 +63,18 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """The gateway is about to leave a stream and go on with it at another engine: when its
+    connection closes, its KV is kept for that engine."""
+
+    client_id: str
+    """The request's id without what this engine added."""
+
+    on: bool = True
+    """False: it goes on without that KV, or has ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class SetLimits:
     """Other limits, from the admin port."""
 
@@ -86,7 +98,7 @@ class Wake:
     """Nothing to do but to look at the leases and deadlines again."""
 
 
-Message = Submit | SubmitRemote | Abort | SetLimits | Reset | Wake | PullEvent
+Message = Submit | SubmitRemote | Abort | Keep | SetLimits | Reset | Wake | PullEvent
 
 
 def log_subject(message: Message | NewRequest) -> dict[str, object]:
@@ -98,6 +110,8 @@ def log_subject(message: Message | NewRequest) -> dict[str, object]:
             return {"request_id": client_id(prefill.request_id), "attempt": prefill.attempt}
         case Abort(request_id):
             return {"request_id": client_id(request_id)}
+        case Keep(request_id):
+            return {"request_id": request_id}
         case Wake() | SetLimits() | Reset():
             return {}
         case _:

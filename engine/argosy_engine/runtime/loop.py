@@ -41,6 +41,7 @@ from argosy_engine.core.step import SchedulerOutput, StepPlan
 from argosy_engine.runtime.ahead import Ahead, OneByOne, Steps
 from argosy_engine.runtime.inbox import (
     Abort,
+    Keep,
     Message,
     Reset,
     SetLimits,
@@ -136,7 +137,9 @@ class EngineLoop:
         self.draining = False
         """Set by the drain: remote prefills are refused; the HTTP server refuses clients."""
         self.prefills_for_peers = True
-        """False in an engine that became a decode engine: remote prefills are refused."""
+        """False in a decode engine: remote prefills are refused, but of streams that were kept."""
+        self.lease_s = 30.0
+        """How long the KV of a stream is kept that goes on elsewhere, unless a peer has it."""
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
         self._steps = 0
@@ -147,6 +150,8 @@ class EngineLoop:
         self._sinks: dict[str, Sink] = {}
         """Where the tokens of clients' requests go, by request id, until the request ends."""
         self._remotes = RemotePrefills(scheduler, self.leases)
+        self._moving: set[str] = set()
+        """Requests whose KV is kept when their connection closes."""
         self._computing: Steps = OneByOne(lambda plan: self.runner.execute(plan))
         if launcher is not None:
             self._computing = Ahead(scheduler, launcher, may_go_on=self._may_go_on, clock=clock)
@@ -196,6 +201,11 @@ class EngineLoop:
     def abort(self, request_id: str) -> None:
         """The client closed its connection."""
         self._inbox.put(Abort(request_id))
+
+    def keep(self, client_id: str, *, on: bool = True) -> None:
+        """The stream of this request goes on at another engine as soon as its connection closes:
+        keep its KV then for as long as a lease lasts. Not `on`: nobody needs it any more."""
+        self._inbox.put(Keep(client_id, on))
 
     def stop_here(self, request_id: str) -> None:
         """A stop string appeared in the text: the request ends as if by a stop token."""
@@ -394,6 +404,11 @@ class EngineLoop:
                 self._abort(request_id, reason)
                 if lease is not None:
                     self._remotes.let_go(lease)
+            case Keep(asked_id, True):
+                self._moving.update(r for r in self._sinks if client_id(r) == asked_id)
+            case Keep(asked_id):
+                self._moving -= {r for r in self._moving if client_id(r) == asked_id}
+                self._remotes.free_kept(asked_id)
             case PullAlive():
                 self.scheduler.pull_alive(message, self._clock())
             case PullReady():
@@ -439,8 +454,11 @@ class EngineLoop:
         sink = self._sinks.pop(request_id, None)
         asked_by_peer = self._remotes.abort(request_id)
         sequence = self.scheduler.sequences.get(request_id)
+        moves = request_id in self._moving and reason == "abort"
+        self._moving.discard(request_id)
         if sequence is not None and request_id not in self.scheduler.leased:
-            self.scheduler.abort(request_id, reason)
+            if not (moves and self._remotes.keep(sequence, self.lease_s)):
+                self.scheduler.abort(request_id, reason)
             if sink is not None or asked_by_peer:
                 self.metrics.observe_end(sequence, reason)
 
@@ -477,6 +495,7 @@ class EngineLoop:
                 self._outbox.append((sink, emission))
                 if emission.reason is not None:
                     del self._sinks[request_id]
+                    self._moving.discard(request_id)
                     log_end(emission)
 
     def _flush(self) -> None:
@@ -499,6 +518,7 @@ class EngineLoop:
             self._abort(request_id, "abort")
         self._outbox.extend((sink, _ENDING) for sink in self._sinks.values())
         self._sinks.clear()
+        self._moving.clear()
         self._flush()
 
     def _pull_port(self) -> PullPort:

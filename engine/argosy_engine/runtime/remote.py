@@ -1,4 +1,8 @@
-"""Decode engines' prompts as requests of this prefill engine, their leases, and the answers.
+"""Decode engines' prompts as requests of this engine, their leases, and the answers.
+
+A decode engine takes such a prompt only if it is the text of a stream that it had itself, that was
+moved to the engine that asks, and whose KV it keeps under a lease (`keep`). Nearly all of that
+prompt is then in the prefix cache: what is computed is the rest of the last block.
 
 The KV thread pins leases and the engine thread collects those that are over, so the lease table is
 behind a lock (`SharedLeases`).
@@ -19,7 +23,7 @@ from argosy_engine.core.handover.messages import (
     PrefillRefused,
 )
 from argosy_engine.core.limits import Refusal
-from argosy_engine.core.request import Emission, NewRequest, Sequence
+from argosy_engine.core.request import Emission, NewRequest, Sequence, client_id
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.errors import LeaseGoneError
 from argosy_engine.runtime.inbox import SubmitRemote
@@ -98,6 +102,8 @@ class RemotePrefills:
         self._leases = leases
         self._open: dict[str, SubmitRemote] = {}
         """Those that have no answer yet, by `remote_id`."""
+        self._kept: dict[LeaseKey, Sequence] = {}
+        """Streams that were moved away and that no peer has a lease on yet."""
 
     def key_of(self, submit: SubmitRemote) -> LeaseKey:
         return LeaseKey(submit.prefill.request_id, submit.prefill.attempt, self.epoch)
@@ -111,7 +117,7 @@ class RemotePrefills:
         """Queue the prompt, or refuse it."""
         request = _request(submit)
         refusal = self._scheduler.refusal(request)
-        if draining:
+        if draining and self._kept_of(request.token_ids) is None:
             refusal = Refusal("draining", "this engine is draining: ask another one")
         if refusal is not None:
             self._leases.release(self.key_of(submit))
@@ -119,6 +125,32 @@ class RemotePrefills:
             return
         self._open[request.request_id] = submit
         self._scheduler.add(request)
+
+    def keep(self, sequence: Sequence, lease_s: float) -> bool:
+        """Stop a stream and hold its blocks for the engine that goes on with it; False if there is
+        nothing to hold."""
+        key = LeaseKey(sequence.request_id, sequence.request.attempt, self.epoch)
+        self._leases.promise(key)  # first: a drain must never see neither a stream nor a lease
+        if not self._scheduler.lend(sequence.request_id):
+            self._leases.release(key)
+            return False
+        self._leases.grant(key, tuple(sequence.blocks), lease_s)
+        self._kept[key] = sequence
+        return True
+
+    def free_kept(self, asked_id: str) -> None:
+        """Nobody asks for the streams of this client's id any more."""
+        for key in self._kept:
+            if client_id(key.request_id) == asked_id:
+                self._leases.release(key)
+
+    def _kept_of(self, token_ids: list[int]) -> LeaseKey | None:
+        """The kept stream that has the KV of this text, but for the rest of its last block."""
+        blocks = (len(token_ids) - 1) // self._scheduler.pool.block_size
+        for key, sequence in self._kept.items():
+            if 0 < blocks <= sequence.committed and sequence.tokens[: len(token_ids)] == token_ids:
+                return key
+        return None
 
     def lose(self, submit: SubmitRemote, refusal: Refusal) -> None:
         """It could not be taken in."""
@@ -162,6 +194,8 @@ class RemotePrefills:
         except LeaseGoneError:  # the peer left during this step; its abort is in the inbox
             self.let_go(key)
         else:
+            if (kept := self._kept_of(sequence.request.token_ids)) is not None:
+                self._leases.release(kept)  # the peer's own lease holds the blocks from here on
             _answer(submit, _ready(key, sequence, emission.token_id))
 
     def let_go(self, key: LeaseKey) -> None:
@@ -173,7 +207,9 @@ class RemotePrefills:
     def collect(self) -> None:
         """Free the blocks of leases that are over."""
         for key in self._leases.collect():
-            self._scheduler.free_lease(remote_id(key.request_id, key.attempt))
+            kept = self._kept.pop(key, None)
+            name = remote_id(key.request_id, key.attempt) if kept is None else kept.request_id
+            self._scheduler.free_lease(name)
 
 
 def remote_id(request_id: str, attempt: int) -> str:

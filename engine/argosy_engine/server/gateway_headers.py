@@ -39,6 +39,14 @@ def candidates(addresses: str, uids: str | None) -> tuple[str, ...]:
     return tuple(f"{address}/{uid}" if uid else address for address, uid in pairs)
 
 
+def kept_at(value: str) -> str:
+    """From `x-argosy-kept-at`: an address, "/" and its pod's uid. Raises ApiError."""
+    address, _, uid = value.partition("/")
+    if not (_CANDIDATE.fullmatch(address) and _UID.fullmatch(uid)):
+        raise ApiError(400, "x-argosy-kept-at: write ip:port/uid", param="x-argosy-kept-at")
+    return value
+
+
 _PRIORITY = re.compile(r"-?[0-9]{1,3}")
 _MILLISECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 

@@ -122,6 +122,8 @@ async def _run(
         deliver=_deliverer(asyncio.get_running_loop()),
         launcher=_launcher(config, runner),
     )
+    loop.prefills_for_peers = role.now != "decode"
+    loop.lease_s = config.lease_s
     kv = _kv_service(config, runner, loop, admin.verifier, certificates)
     trying = GrammarProcess(runner.grammars) if runner.grammars is not None else None
     api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role, trying)

@@ -131,6 +131,7 @@ class Asking:
         self._job = job
         self._clock = clock
         self._failed = failed
+        self._kept = job.is_kept_at(candidate)
         self._address, _, self._uid = candidate.partition("/")
         self._writer: asyncio.StreamWriter | None = None
         self._fetch: Fetch | None = None
@@ -239,7 +240,8 @@ class Asking:
             async with _until(until_s, f"no progress within {until_s - moved:.1f} s"):
                 sign = await _next_sign(reader)
         self._check(sign, admitted)
-        self._shared.pace.observe(sign.n_tokens, time.monotonic() - began)
+        if not self._kept:
+            self._shared.pace.observe(sign.n_tokens, time.monotonic() - began)
         return sign
 
     def _check(self, answer: Ready, admitted: Admitted) -> None:
@@ -465,11 +467,14 @@ class Puller:
                 failure = error
                 if error.cause == "shortage":
                     break  # it would be the same with the others, and is no fault of any
-                failed.append(
-                    FailedPrefill(candidate.partition("/")[0], error.reason or error.cause)
-                )
                 log.info("no KV from %s", error)
-                self._remember(candidate, error, now)
+                kept = job.is_kept_at(candidate)
+                if not (kept and error.cause == "refused"):  # it may have others' KV
+                    self._remember(candidate, error, now)
+                if not kept:  # it is no prefill engine
+                    failed.append(
+                        FailedPrefill(candidate.partition("/")[0], error.reason or error.cause)
+                    )
                 if error.final or error.reason in CLIENT_ERRORS:
                     break
         raise failure

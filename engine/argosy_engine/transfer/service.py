@@ -1,7 +1,8 @@
 """The KV service: a thread with its own event loop, for both ends of the handover.
 
-Made by the server's start for the roles prefill (listens) and decode (connects); see
-`core.handover.messages` for the events between it and the engine loop.
+Made by the server's start for the roles prefill and decode. Both listen: a decode engine for those
+that go on with its streams when it leaves. See `core.handover.messages` for the events between it
+and the engine loop.
 """
 
 import asyncio
@@ -62,17 +63,16 @@ class KvService:
         self._pulls: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._socket: Listener | None = None
-        self.port = 0  # where it listens; 0 for an engine that is always decode
+        self.port = 0  # where it listens
 
     def start(self) -> None:
-        if self._config.role == "prefill" or self._config.role_file is not None:
-            address = (self._config.host, self._config.kv_port)
-            backlog = share(1 / 16, most=_BACKLOG)
-            self._socket = Listener(address, most=_UNPROVEN, backlog=backlog)
-            self._server.proven = self._socket.proven
-            # Accepted sockets inherit it; asyncio sets it only on sockets that name their protocol.
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self.port = int(self._socket.getsockname()[1])
+        address = (self._config.host, self._config.kv_port)
+        backlog = share(1 / 16, most=_BACKLOG)
+        self._socket = Listener(address, most=_UNPROVEN, backlog=backlog)
+        self._server.proven = self._socket.proven
+        # Accepted sockets inherit it; asyncio sets it only on sockets that name their protocol.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.port = int(self._socket.getsockname()[1])
         self._thread.start()
 
     def start_pull(self, job: PullJob) -> None:

@@ -93,6 +93,11 @@ class Endpoint:
         return self.role is not Role.DECODE or self.engine != "sglang"
 
     @property
+    def takes_kept(self) -> bool:
+        """Whether streams leave it, and go on at it, with their KV."""
+        return self.role is Role.DECODE and self.engine == "argosy"
+
+    @property
     def keyed(self) -> bool:
         """Whether its API key is the pod's uid."""
         return self.engine != "argosy"

@@ -1,8 +1,8 @@
-"""The prefill engines that a gateway names to a decode engine."""
+"""The engines that a gateway names to a decode engine: of prompts, and of streams that moved."""
 
 import pytest
 
-from argosy_engine.server.gateway_headers import candidates
+from argosy_engine.server.gateway_headers import candidates, kept_at
 from argosy_engine.server.openai.errors import ApiError
 
 
@@ -50,3 +50,16 @@ def test_anything_else_is_refused_with_what_to_write(addresses, uids):
         "x-argosy-prefill: write at most 8 of ip:port, comma between, and in "
         "x-argosy-prefill-uids as many uids of their pods, or no such header"
     )
+
+
+@pytest.mark.parametrize("value", ["10.0.0.1:8002/u-1", "10.0.0.1:8002/", "[fd00::1]:8002/u"])
+def test_the_engine_that_keeps_a_streams_kv_is_asked_as_the_pod_that_is_meant(value):
+    assert kept_at(value) == value
+
+
+@pytest.mark.parametrize("value", ["p", "p:1,q:2", "p:1/u/v", "p:1/u 1", "fd00::1:8002/u", "/u"])
+def test_what_names_no_such_engine_is_refused_with_what_to_write(value):
+    with pytest.raises(ApiError) as refused:
+        kept_at(value)
+    assert (refused.value.status, refused.value.param) == (400, "x-argosy-kept-at")
+    assert "ip:port/uid" in refused.value.message

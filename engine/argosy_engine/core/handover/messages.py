@@ -57,6 +57,13 @@ class PullJob:
     priority: int = 0
     """The request's; the prefill engine's queue goes by it, too."""
 
+    kept: bool = False
+    """The first candidate has the KV already, of a stream that it had before."""
+
+    def is_kept_at(self, candidate: str) -> bool:
+        """Whether this candidate has the KV already."""
+        return self.kept and candidate == self.candidates[0]
+
 
 class FailedPrefill(NamedTuple):
     """A prefill engine that was asked for a prompt and did not hand it over."""

@@ -8,8 +8,8 @@ holds its prompt's blocks while the peer computes, and a peer which no longer an
 this engine.
 
 When no prefill engine handed the prompt over, the option `--kv-on-failure` and what they said
-decide (`after_failure`). A request whose first token has left always goes on here: its client has
-an answer that must not break off.
+decide (`after_failure`). A request whose first token has left, from here or from an earlier engine,
+always goes on here: its client has an answer that must not break off.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -33,6 +33,11 @@ from argosy_engine.core.request import Sequence, State
 OVERDUE_S = 1.0
 """The KV service gives a pull up by itself and says why. A pull that lasts longer by this is
 cancelled."""
+
+
+def has_begun(sequence: Sequence) -> bool:
+    """Whether its client has a part of the answer, from here or from an earlier engine."""
+    return bool(sequence.n_output or sequence.sampling.sent)
 
 
 def may_pull(sequence: Sequence) -> bool:
@@ -114,6 +119,7 @@ class Pulls:
             have_tokens=sequence.num_computed,
             timeout_s=timeout_s,
             priority=sequence.request.priority,
+            kept=sequence.request.kept,
         )
 
     def renew(self, event: PullAlive | PullReady, now: float) -> None:
@@ -152,8 +158,13 @@ class Pulls:
         if current is None:
             return None
         current.move(after)
-        if isinstance(event, PullDone) and current.ready_s is not None:
-            sequence = current.sequence
+        sequence = current.sequence
+        # KV that was kept says nothing about prompts that a peer has yet to compute.
+        if (
+            isinstance(event, PullDone)
+            and current.ready_s is not None
+            and not sequence.request.kept
+        ):
             missing = sequence.n_prompt - sequence.num_computed
             self._took(missing, current.ready_s + event.exposed_s)
         del self._pulls[event.request_id]

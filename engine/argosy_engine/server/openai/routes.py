@@ -138,6 +138,8 @@ class OpenAiApi:
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
                 Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
                 Route("/v1/models/{name:path}", _Endpoint(self._model), methods=["GET"]),
+                Route("/argosy/keep", _Endpoint(self._keep), methods=["POST"]),
+                Route("/argosy/let-go", _Endpoint(self._let_go), methods=["POST"]),
                 Route("/health", _Endpoint(self._health), methods=["GET"]),
                 Route("/ping", _Endpoint(self._health), methods=["GET"]),
                 Route("/version", _Endpoint(self._version), methods=["GET"]),
@@ -187,6 +189,20 @@ class OpenAiApi:
 
     async def _health(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send_whole(send, 200 if self._loop.alive else 503, b"{}")
+
+    async def _keep(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """The gateway is about to move the stream with this x-request-id to another engine."""
+        if self._role.now == "decode":
+            self._loop.keep(_headers(scope).get("x-request-id", ""))
+            await send_whole(send, 200, b"{}")
+        else:
+            error = ApiError(409, "only decode engines keep the KV of streams that move")
+            await send_whole(send, error.status, error.body())
+
+    async def _let_go(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """The stream with this x-request-id goes on elsewhere, or has ended."""
+        self._loop.keep(_headers(scope).get("x-request-id", ""), on=False)
+        await send_whole(send, 200, b"{}")
 
     async def _version(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send_whole(send, 200, json.dumps({"version": version("argosy")}).encode())
@@ -400,7 +416,7 @@ class OpenAiApi:
         sampling = job.parsed.sampling
         if job.sent is not None and job.reason is None:
             token_ids, sampling = token_ids + job.sent.token_ids, job.sent.continued(sampling)
-        salt = job.parsed.cache_salt
+        salt, kept = job.parsed.cache_salt, "" if job.sent is None else self._kept_at(headers)
         # A peer would not tell of the prompt, and knows no salt.
         here = sampling.prompt_logprobs is not None or bool(salt)
         request = NewRequest(
@@ -410,7 +426,8 @@ class OpenAiApi:
             arrival_s=arrival_s,
             attempt=gateway_headers.attempt(headers.get("x-argosy-attempt")),
             cache_salt=salt,
-            candidates=() if here else self._candidates(headers),
+            candidates=() if here else self._candidates(headers, kept),
+            kept=bool(kept) and not here,
             priority=gateway_headers.priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
             tpot_limit_s=gateway_headers.tpot_limit_s(headers.get("x-argosy-tpot-ms")),
@@ -424,12 +441,19 @@ class OpenAiApi:
             raise to_api_error(refusal, job.parsed.prompt_name)
         return request
 
-    def _candidates(self, headers: dict[str, str]) -> tuple[str, ...]:
-        """Addresses, each with "/" and its pod's uid where the gateway names uids, too."""
+    def _candidates(self, headers: dict[str, str], kept: str) -> tuple[str, ...]:
+        """Addresses, each with "/" and its pod's uid where the gateway names uids, too; first the
+        decode engine that kept the stream's KV."""
         if self._role.now != "decode":
             return ()
         value = headers.get("x-argosy-prefill", "")
-        return candidates(value, headers.get("x-argosy-prefill-uids")) if value else ()
+        others = candidates(value, headers.get("x-argosy-prefill-uids")) if value else ()
+        return (kept, *others) if kept else others
+
+    def _kept_at(self, headers: dict[str, str]) -> str:
+        """The decode engine that keeps the KV of a stream which goes on here; empty: none."""
+        value = headers.get("x-argosy-kept-at", "")
+        return gateway_headers.kept_at(value) if value and self._role.now == "decode" else ""
 
     def close(self) -> None:
         """End the threads; called when no request is left, or the drain's time is over."""

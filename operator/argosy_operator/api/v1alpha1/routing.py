@@ -220,8 +220,8 @@ class Drain(ApiModel):
 
     mode: Literal["finish", "migrate"] = "finish"
     """What the requests of a leaving pod do. finish: they end there. migrate: the gateway moves
-    them, streams in the middle of their text included, so that the pod leaves within seconds; each
-    costs a prefill elsewhere."""
+    them, streams in the middle of their text included, so that the pod leaves within seconds. A
+    stream of a decode pod takes its KV cache along; others cost a prefill elsewhere."""
     timeout: Annotated[PositiveDurationText, within("drain.timeout")] = Duration("300s")
     """How long a leaving pod may finish its answers before it is ended. Default 300s: most answers
     take less. A change applies to pods of the next revision; a Deployment keeps its time-out."""
