@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -73,6 +74,21 @@ def test_status_shows_the_fleet_its_pods_and_its_address(plugin: Plugin) -> None
     assert json.loads(plugin.ok("status", FLEET, "-o", "json"))["kind"] == "ServingDeployment"
     assert yaml.safe_load(plugin.ok("status", "-o", "yaml"))["kind"] == "List"
     assert "sim://llama-70b-h100-tp4" in plugin.ok("status", "-A", "-o", "wide")
+
+
+def test_status_divides_the_start_of_a_pod_as_the_kubelet_saw_it(plugin: Plugin) -> None:
+    def decode() -> dict[str, Any]:
+        fleet = json.loads(plugin.ok("status", FLEET, "-o", "json"))
+        found: dict[str, Any] = fleet["status"]["roles"]["decode"]
+        return found
+
+    plugin.argosy.until("a measured start", lambda: "startPhases" in decode(), 30)
+    role = decode()
+    phases = [float(text.removesuffix("s")) for text in role["startPhases"].values()]
+    assert len(phases) == 4
+    # Each is the median of its own, within a second of the last one written.
+    assert abs(sum(phases) - float(role["timeToReady"].removesuffix("s"))) <= 5
+    assert "SCHEDULING" in plugin.ok("status", FLEET)
 
 
 def test_explain_prints_a_plan_that_changes_nothing(plugin: Plugin) -> None:

@@ -12,7 +12,8 @@ from argosy_operator.adapters.protocols import ClusterError
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.objects import rfc3339
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
+from argosy_operator.core.snapshot.pods import Start
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import ROUND_LIMIT_S, UnfinishedError, round_of
 from tests.shell.store import Store

@@ -34,6 +34,20 @@ def test_one_fleet_is_shown_in_detail_or_wide(world: World, run: Run) -> None:
     assert "No spec.slo" not in wide
 
 
+def test_a_fleet_shows_what_the_start_of_a_pod_consists_of(world: World, run: Run) -> None:
+    measured = {
+        "timeToReady": "92s",
+        "startPhases": {"scheduling": "1s", "files": "2s", "images": "41s", "load": "48s"},
+    }
+    roles = {"prefill": measured, "decode": {"desired": 1}}
+    world.fleet(spec=SPEC, status={"roles": roles})
+    out = run("status", "chat")[1]
+    head, row = out[out.index("START OF A POD") :].splitlines()[:2]
+    assert head.split()[4:] == ["UNTIL", "READY", "SCHEDULING", "FILES", "IMAGES", "LOAD"]
+    assert row.split() == ["prefill", "92s", "1s", "2s", "41s", "48s"]
+    assert not out.splitlines()[out.splitlines().index(row) + 1], "decode's was not measured"
+
+
 def test_an_unknown_fleet_names_those_that_there_are(world: World, run: Run) -> None:
     world.fleet("code")
     status, _, said = run("status", "chat")

@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from argosy_operator.core.snapshot.pods import Pod, owned_pods, pod_of
+from argosy_operator.core.snapshot.objects import rfc3339
+from argosy_operator.core.snapshot.pods import Pod, StartPhases, owned_pods, pod_of
 
 PODS = Path(__file__).parent / "pods"
 
@@ -33,6 +36,7 @@ def bare(**differences: Any) -> Pod:
         "ip": "10.0.3.17",
         "created_at": CREATED,
         "ready_at": None,
+        "phases": None,
         "waits_since": CREATED,
         "drain_at": None,
         "phase": "Running",
@@ -93,6 +97,7 @@ READ = {
         revision="1a2b3c4d",
         owner="7f0c7c3e-90bb-4f0b-8d1f-4b7a1f2f9a00",
         ready_at=READY,
+        phases=StartPhases(scheduling=1.0, files=2.0, images=2.0, load=85.0),
         set_up=True,
         started=True,
         probed=True,
@@ -176,9 +181,23 @@ READ = {
         terminating=True, draining=True, victim=True, cost=-1000, drain_at=DRAINED
     ),
     "drained-by-a-person": bare(
-        started=True, probed=True, ready=True, ready_at=READY, draining=True, cost=250
+        started=True,
+        probed=True,
+        ready=True,
+        ready_at=READY,
+        phases=StartPhases(1.0, 0.0, 4.0, 85.0),
+        draining=True,
+        cost=250,
     ),
-    "called-back": bare(ip=None, started=True, probed=True, ready=True, ready_at=READY, cost=-1000),
+    "called-back": bare(
+        ip=None,
+        started=True,
+        probed=True,
+        ready=True,
+        ready_at=READY,
+        phases=StartPhases(0.0, 0.0, 5.0, 85.0),
+        cost=-1000,
+    ),
     "evicted": bare(ip=None, phase="Failed"),
     "lost-node": bare(phase="Unknown", started=True, probed=True),
 }
@@ -188,6 +207,72 @@ READ = {
 def test_a_pod_is_read_as_the_api_server_sent_it(case: str) -> None:
     waits_since = CREATED + WAITS_S.get(case, 0.0)
     assert pod_of(sent(case)) == replace(READ[case], waits_since=waits_since)
+
+
+def timed(
+    scheduled: float | None,
+    set_up: float | None,
+    init: list[tuple[float, float]],
+    started: float,
+    ready: float,
+) -> Any:
+    """A Pod with these times, in seconds after its creation."""
+
+    def at(after_s: float) -> str:
+        return rfc3339(CREATED + after_s)
+
+    times = {"PodScheduled": scheduled, "PodReadyToStartContainers": set_up, "Ready": ready}
+    ended = [{"startedAt": at(begin), "finishedAt": at(end)} for begin, end in init]
+    engine = {"name": "engine", "state": {"running": {"startedAt": at(started)}}}
+    return {
+        "metadata": {"name": "p", "uid": "u", "creationTimestamp": rfc3339(CREATED)},
+        "status": {
+            "conditions": [
+                {"type": kind, "status": "True", "lastTransitionTime": at(time)}
+                for kind, time in times.items()
+                if time is not None
+            ],
+            "initContainerStatuses": [{"name": "i", "state": {"terminated": e}} for e in ended],
+            "containerStatuses": [engine],
+        },
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "times", "phases"),
+    [
+        ("a new node, images to pull", (70, 75, [], 195, 240), (70, 5, 120, 45)),
+        ("init containers that fetch", (1, 3, [(10, 40), (41, 44)], 50, 60), (1, 35, 14, 10)),
+        ("mounts that the kubelet does not say", (1, None, [], 31, 60), (1, 0, 30, 29)),
+        ("no condition at all", (None, None, [], 31, 60), (0, 0, 31, 29)),
+        ("a node whose clock is behind", (5, 3, [], 4, 20), (5, 0, 0, 15)),
+        ("a node whose clock is ahead", (5, 30, [], 31, 20), (5, 15, 0, 0)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_the_start_of_a_pod_is_divided_by_what_it_waited_for(
+    words: str, times: Any, phases: tuple[float, ...]
+) -> None:
+    assert pod_of(timed(*times)).phases == StartPhases(*phases), words
+
+
+AT = st.integers(-100, 1000)
+
+
+@given(st.none() | AT, st.none() | AT, st.lists(st.tuples(AT, AT), max_size=3), AT, AT)
+def test_the_phases_of_a_start_are_all_of_its_time_whatever_the_clocks_say(
+    scheduled: int | None, set_up: int | None, init: Any, started: int, ready: int
+) -> None:
+    phases = pod_of(timed(scheduled, set_up, init, started, ready)).phases
+    assert phases is not None
+    assert min(phases) >= 0
+    assert sum(phases) == max(0, ready)
+
+
+def test_a_process_that_was_started_again_has_no_phases() -> None:
+    raw = timed(1, 2, [], 50, 60)
+    raw["status"]["containerStatuses"][0]["restartCount"] = 1
+    assert pod_of(raw).phases is None
 
 
 ALIVE = {  # its ReplicaSet counts it; gateways send it requests

@@ -1,13 +1,14 @@
 """The numbers of status by hand: when a text changes, and what is counted as what."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from argosy_law.observe import FleetMetrics, Idle, Value
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
+from argosy_operator.core.snapshot.pods import Start, StartPhases
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.status.numbers import (
     damped,
     damped_duration,
@@ -229,6 +230,7 @@ def test_pods_are_counted_by_state_and_those_that_serve_or_drain_over_all_revisi
             "gpus": 12,
             "revision": snapshot.revision,
             "timeToReady": None,
+            "startPhases": None,
         }
     }
 
@@ -267,6 +269,37 @@ def test_the_time_to_ready_is_the_median_of_the_measured_starts(
     of_pods = {uid: Start(*start, snapshot.revision) for uid, start in starts.items()}
     draft = Draft(memory=LoopMemory(starts=of_pods), targets={"colocated": 1})
     assert roles_status(snapshot, draft)["colocated"]["timeToReady"] == shown, words
+
+
+def shown_phases(starts: Sequence[StartPhases | None], old: Any) -> Any:
+    """`startPhases` in status after these starts."""
+    snapshot = snapshot_of(
+        World(status={"roles": {"colocated": {"startPhases": old}}}), LoopMemory(), NOW
+    )
+    memory = LoopMemory(
+        starts={
+            f"pod-{n}": Start("colocated", 60.0, snapshot.revision, phases)
+            for n, phases in enumerate(starts)
+        }
+    )
+    draft = Draft(memory=memory, targets={"colocated": 1})
+    return roles_status(snapshot, draft)["colocated"]["startPhases"]
+
+
+def test_status_says_the_median_of_each_phase_of_a_start() -> None:
+    first, cached = StartPhases(90.0, 4.0, 200.0, 50.0), StartPhases(1.0, 2.0, 0.0, 60.0)
+    assert shown_phases([first, cached, cached], None) == {
+        "scheduling": "1s", "files": "2s", "images": "0s", "load": "60s",
+    }  # fmt: skip
+
+
+def test_phases_stay_while_they_move_little_or_none_is_known() -> None:
+    old = {"scheduling": "1s", "files": "2s", "images": "180s", "load": "60s"}
+    moved = StartPhases(2.0, 1.0, 0.0, 65.0)
+    assert shown_phases([moved], old) == old | {"images": "0s"}
+    assert shown_phases([], old) == old
+    assert shown_phases([None], old) == old, "an earlier operator measured it"
+    assert shown_phases([None], None) is None
 
 
 PRICED = {

@@ -11,7 +11,8 @@ from argosy_law.state import ScalingState
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.snapshot.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.snapshot.objects import Object
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
+from argosy_operator.core.snapshot.pods import Start
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from tests.scaling import known
 from tests.support.model import Model, fleet
 
@@ -120,12 +121,13 @@ def test_measured_starts_are_kept_too() -> None:
     model.memory = LoopMemory()
     decide(model)
     revision = model.snapshot().revision
-    assert 41.5 in model.memory.starts_of("colocated", revision)
+    assert 41.5 in [one.seconds for one in model.memory.starts_of("colocated", revision)]
     for _ in range(12):
         decide(model)
     model.memory = LoopMemory()
     decide(model)
-    assert model.memory.starts_of("colocated", revision).count(41.5) == 1
+    starts = [one.seconds for one in model.memory.starts_of("colocated", revision)]
+    assert starts.count(41.5) == 1
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2}', "x" * 100_000])

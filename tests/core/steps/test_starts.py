@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from argosy_law.goals import Windows, cold_start_s
 from argosy_operator.core.plan import plan
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
+from argosy_operator.core.snapshot.pods import Start, StartPhases
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.steps.targets import supply_of
 from tests.support.model import START_S, Model, fleet
 
@@ -17,6 +18,10 @@ def converged() -> Model:
 
 def learnt(model: Model) -> list[float]:
     return [one.seconds for one in model.memory.starts.values() if one.role == "colocated"]
+
+
+def learnt_of(model: Model, revision: str) -> list[float]:
+    return [one.seconds for one in model.memory.starts_of("colocated", revision)]
 
 
 def test_a_start_that_was_seen_is_learnt() -> None:
@@ -53,6 +58,25 @@ def test_a_start_of_less_than_a_second_is_learnt_as_it_was() -> None:
     assert plan(model.snapshot()).memory.starts[uid] == Start("colocated", 0.25, pod.revision)
 
 
+def test_a_start_is_learnt_with_its_phases() -> None:
+    model = Model(fleet())
+    for _ in range(2):
+        model.round()
+        model.tick()
+    pod = next(pod for pod in model.pods.values() if pod.role == "colocated")
+    phases = StartPhases(1.0, 2.0, 30.0, 7.0)
+    model.pods[pod.uid] = replace(pod, ready=True, ready_at=pod.created_at + 40, phases=phases)
+    model.round()
+    assert model.memory.starts[pod.uid].phases == phases
+    role = model.fleet.status.roles.colocated
+    assert role is not None
+    assert role.time_to_ready == "40s"
+    assert role.start_phases is not None
+    assert role.start_phases.model_dump() == {
+        "scheduling": "1s", "files": "2s", "images": "30s", "load": "7s",
+    }  # fmt: skip
+
+
 def test_each_role_of_vllm_has_its_own_start_of_minutes() -> None:
     took = {"prefill": 147.0, "decode": 413.0}
     engine = {"type": "vllm", "image": "v:1"}
@@ -77,12 +101,12 @@ def test_a_revision_has_its_own_starts_once_one_was_measured() -> None:
     model = converged()
     before = model.snapshot().revision
     quick = learnt(model)
-    assert model.memory.starts_of("colocated", "another") == tuple(quick)
+    assert learnt_of(model, "another") == quick
     model.start_s = 10 * START_S
     model.edit(engine={"env": [{"name": "A", "value": "1"}]})
     model.converge()
     after = model.snapshot().revision
-    assert min(model.memory.starts_of("colocated", after)) >= 10 * START_S
-    assert model.memory.starts_of("colocated", before) == tuple(quick)
+    assert min(learnt_of(model, after)) >= 10 * START_S
+    assert learnt_of(model, before) == quick
     assert model.fleet.status.roles.colocated is not None
     assert model.fleet.status.roles.colocated.time_to_ready == "20s"

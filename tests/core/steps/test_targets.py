@@ -10,8 +10,8 @@ from argosy_law.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
 from argosy_law.observe import RoleSupply
 from argosy_operator.core.plan import Plan, plan
 from argosy_operator.core.snapshot.actions import Create, Scale
-from argosy_operator.core.snapshot.pods import Pod
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Start
+from argosy_operator.core.snapshot.pods import Pod, Start
+from argosy_operator.core.snapshot.snapshot import LoopMemory
 from argosy_operator.core.steps.goals import goals_of, offers_of
 from argosy_operator.core.steps.targets import supply_of
 from tests.support.model import Model, converged, fleet

@@ -42,6 +42,21 @@ class Condition(ApiModel):
     """When the condition's status last changed."""
 
 
+class StartPhases(ApiModel):
+    """What a pod's time to ready goes to: the median of each phase, such as 41s.
+    docs/how-to/cold-starts.md says what shortens them."""
+
+    scheduling: Short = ""
+    """Until the pod has a node. New nodes are waited for here."""
+    files: Short = ""
+    """Until its volumes are mounted, and while its init containers run."""
+    images: Short = ""
+    """Until the engine's process starts: the node pulls images and image volumes. Where the kubelet
+    has no condition PodReadyToStartContainers, volumes are mounted in this time, too."""
+    load: Short = ""
+    """From there until it is ready: the engine loads the weights and warms up."""
+
+
 class RoleStatus(ApiModel):
     """How many pods a role has, by state."""
 
@@ -72,6 +87,8 @@ class RoleStatus(ApiModel):
     time_to_ready: Short | None = None
     """Measured time from a pod's creation until it is ready, such as 92s. Absent until one was
     measured."""
+    start_phases: StartPhases | None = None
+    """What that time goes to. Absent until one was measured."""
 
     @property
     def ready_in_s(self) -> float:

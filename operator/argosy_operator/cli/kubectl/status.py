@@ -196,6 +196,7 @@ def fleet_text(fleet: Object, now: float) -> str:
     """One fleet: its line, its roles, what clients get, what is not fine, its address."""
     status = fleet.get("status") or {}
     lines = [fleets_table([fleet], now), "", _roles(status.get("roles") or {})]
+    lines += _starts(status.get("roles") or {})
     lines += _refused(status.get("refused") or {})
     lines += rollout_lines(status.get("rollout") or {})
     lines += _goodput(fleet)
@@ -217,6 +218,17 @@ def _roles(roles: Object) -> str:
         for name, role in roles.items()
     ]
     return table(head, rows) if rows else "No pods are reported yet."
+
+
+def _starts(roles: Object) -> list[str]:
+    """How long a pod takes to start, and with what."""
+    keys = ("scheduling", "files", "images", "load")
+    rows = [
+        (name, str(role["timeToReady"]), *(str(phases.get(key, "")) for key in keys))
+        for name, role in roles.items()
+        if (phases := role.get("startPhases")) and role.get("timeToReady")
+    ]
+    return ["", table(("start of a pod", "until ready", *keys), rows)] if rows else []
 
 
 def _refused(mark: Object) -> list[str]:

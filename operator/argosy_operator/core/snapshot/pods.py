@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cmp_to_key
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from argosy_law.observe import Front
 from argosy_law.signals.gateways import Reading
@@ -60,6 +62,30 @@ class Handovers:
         return Handovers(self.failing | other.failing, {**known, **latest})
 
 
+class StartPhases(NamedTuple):
+    """What the seconds from a pod's creation to its readiness went to. None is negative, and
+    together they are all of that time."""
+
+    scheduling: float
+    """Until it had a node."""
+    files: float
+    """Until its volumes were mounted, and while its init containers ran."""
+    images: float
+    """Until its engine's process was started: nodes pull images then, and image volumes."""
+    load: float
+    """From there until it was ready."""
+
+
+class Start(NamedTuple):
+    """A pod's time from its creation to its first readiness."""
+
+    role: str
+    seconds: float
+    revision: str
+    phases: StartPhases | None = None
+    """None for a start that an earlier operator measured."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """One pod. Times are seconds since the epoch; None if it has not happened."""
@@ -76,6 +102,8 @@ class Pod:
     created_at: float = 0.0
     ready_at: float | None = None
     """When it became ready the last time; None if it is not ready."""
+    phases: StartPhases | None = None
+    """What it did until `ready_at`; None if it is not ready, or its process was started again."""
     waits_since: float = 0.0
     """When it was made, got its node or was ready last: since then it waits for what comes next."""
     drain_at: float | None = None
@@ -236,6 +264,7 @@ def pod_of(raw: Object) -> Pod:
         ip=status.get("podIP"),
         created_at=seconds(meta.get("creationTimestamp")) or 0.0,
         ready_at=seconds(ready.get("lastTransitionTime")) if is_ready else None,
+        phases=_phases(raw, engine) if is_ready else None,
         waits_since=_latest(meta.get("creationTimestamp"), scheduled, ready),
         account=spec.get("serviceAccountName") or "",
         drain_at=seconds(annotations.get(names.DRAIN)),
@@ -273,6 +302,34 @@ def _conditions(status: Object) -> tuple[Object, Object, Object]:
     found = {c["type"]: c for c in status.get("conditions") or ()}
     ready, scheduled = found.get("Ready", {}), found.get("PodScheduled", {})
     return ready, scheduled, found.get("PodReadyToStartContainers", {})
+
+
+def _phases(raw: Object, engine: Object) -> StartPhases | None:
+    """Divide the time from a pod's creation to its readiness.
+
+    Each time is read on another machine's clock, in whole seconds: one that lies before the one
+    that must precede it counts as equal to it. Where the kubelet does not say when the volumes were
+    mounted, that time is part of `images`.
+    """
+    status = raw.get("status") or {}
+    ready, scheduled, set_up = (seconds(c.get("lastTransitionTime")) for c in _conditions(status))
+    created = seconds(raw["metadata"].get("creationTimestamp"))
+    started = seconds(((engine.get("state") or {}).get("running") or {}).get("startedAt"))
+    if created is None or started is None or ready is None or engine.get("restartCount", 0) > 0:
+        return None
+    ready = max(created, ready)
+    in_order = accumulate((created, scheduled or 0.0, set_up or 0.0, started, ready), max)
+    times = [min(at, ready) for at in in_order]
+    scheduling, mounting, starting, load = (later - at for at, later in pairwise(times))
+    init = min(starting, sum(map(_ran_s, status.get("initContainerStatuses") or ())))
+    return StartPhases(scheduling, mounting + init, starting - init, load)
+
+
+def _ran_s(status: Object) -> float:
+    """How long an init container ran that has ended."""
+    ended = (status.get("state") or {}).get("terminated") or {}
+    start, end = seconds(ended.get("startedAt")), seconds(ended.get("finishedAt"))
+    return 0.0 if start is None or end is None else max(0.0, end - start)
 
 
 def _unschedulable(scheduled: Object) -> str | None:

@@ -13,7 +13,6 @@ part of it.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from argosy_law.decision import Decision
 from argosy_law.observe import FleetMetrics
@@ -33,7 +32,14 @@ from argosy_operator.core.snapshot import names
 from argosy_operator.core.snapshot.actions import ErrorKind
 from argosy_operator.core.snapshot.history import Past, Refusal
 from argosy_operator.core.snapshot.objects import ChildKey, Object, digest, is_owned
-from argosy_operator.core.snapshot.pods import FetchProgress, GatewayLoad, Handovers, Load, Pod
+from argosy_operator.core.snapshot.pods import (
+    FetchProgress,
+    GatewayLoad,
+    Handovers,
+    Load,
+    Pod,
+    Start,
+)
 from argosy_operator.core.snapshot.template import asked_of
 
 
@@ -77,14 +83,6 @@ class VerdictsRead:
     series: tuple[Series, ...] = ()
     problem: str = ""
     """Why there are none, if it did not say."""
-
-
-class Start(NamedTuple):
-    """A pod's time from its creation to its first readiness."""
-
-    role: str
-    seconds: float
-    revision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +143,11 @@ class LoopMemory:
         """This memory, or an empty one if it is that of an earlier fleet of the same name."""
         return self if self.uid == uid else LoopMemory(uid)
 
-    def starts_of(self, role: str, revision: str) -> tuple[float, ...]:
-        """Seconds of the role's measured starts, newest last: those of the revision, or of all
-        while it has none. Another revision may be a larger model."""
+    def starts_of(self, role: str, revision: str) -> list[Start]:
+        """The role's measured starts, newest last: those of the revision, or of all while it has
+        none. Another revision may be a larger model."""
         of_role = [start for start in self.starts.values() if start.role == role]
-        own = [start for start in of_role if start.revision == revision]
-        return tuple(start.seconds for start in own or of_role)
+        return [start for start in of_role if start.revision == revision] or of_role
 
 
 @dataclass(frozen=True, slots=True)

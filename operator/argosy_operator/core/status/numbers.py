@@ -4,6 +4,7 @@ Measured numbers are damped: the text in status stays until the number has moved
 step. A fleet whose attainment varies by a thousandth writes nothing.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from argosy_operator.core.snapshot.objects import (
     rfc3339,
     signed,
 )
+from argosy_operator.core.snapshot.pods import StartPhases
 from argosy_operator.core.snapshot.snapshot import Snapshot, role_of
 from argosy_operator.core.steps.canary import Trial
 from argosy_operator.core.steps.draft import Draft
@@ -264,6 +266,7 @@ def roles_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
             "revision": snapshot.revision,
             **_gpu_type(snapshot, role),
             "timeToReady": _time_to_ready(snapshot, draft, role),
+            "startPhases": _start_phases(snapshot, draft, role),
         }
     return roles
 
@@ -332,13 +335,32 @@ def without_room(snapshot: Snapshot, role: RoleName) -> dict[str, float]:
 
 def _time_to_ready(snapshot: Snapshot, draft: Draft, role: str) -> str | None:
     """Median time from a pod's creation to ready, as "41s"; the old one while none is measured."""
-    starts = sorted(draft.memory.starts_of(role, snapshot.revision))
+    starts = draft.memory.starts_of(role, snapshot.revision)
     status = getattr(snapshot.fleet.status.roles, role)
-    old = status.time_to_ready.removesuffix("s") if status and status.time_to_ready else None
-    if not starts:
-        return f"{old}s" if old else None
-    median_s = starts[len(starts) // 2]
-    return damped(old, median_s, max(1.0, 0.2 * median_s), 0) + "s"
+    old = status.time_to_ready if status and status.time_to_ready else None
+    return _median((start.seconds for start in starts), old) if starts else old
+
+
+def _start_phases(snapshot: Snapshot, draft: Draft, role: str) -> dict[str, str] | None:
+    """What the time to ready went to, each phase as the time itself."""
+    status = getattr(snapshot.fleet.status.roles, role)
+    old = {} if status is None or status.start_phases is None else dump(status.start_phases)
+    starts = draft.memory.starts_of(role, snapshot.revision)
+    phases = [start.phases for start in starts if start.phases is not None]
+    if not phases:
+        return old or None
+    return {
+        phase: _median((getattr(one, phase) for one in phases), old.get(phase))
+        for phase in StartPhases._fields
+    }
+
+
+def _median(seconds: Iterable[float], old: str | None) -> str:
+    """As "41s"; `old` if it is within a fifth or a second of that."""
+    middle = sorted(seconds)
+    median_s = middle[len(middle) // 2]
+    before = None if old is None else old.removesuffix("s")
+    return damped(before, median_s, max(1.0, 0.2 * median_s), 0) + "s"
 
 
 def role_status(snapshot: Snapshot, role: str, selector: str) -> dict[str, Any]:

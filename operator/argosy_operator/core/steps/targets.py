@@ -47,8 +47,8 @@ from argosy_operator.core.snapshot.actions import (
     target,
 )
 from argosy_operator.core.snapshot.objects import Object, owner_of_replicas, replicas_of
-from argosy_operator.core.snapshot.pods import front_of, gateways_to_ask, unheard
-from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot, Start, role_of
+from argosy_operator.core.snapshot.pods import Start, front_of, gateways_to_ask, unheard
+from argosy_operator.core.snapshot.snapshot import LoopMemory, Snapshot, role_of
 from argosy_operator.core.steps.draft import LOOK_AGAIN_S, Draft, StepReason
 from argosy_operator.core.steps.goals import by_law, goals_of, offers_of, windows_of
 
@@ -62,7 +62,7 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
     revisions = _revisions_that_serve(snapshot)
     learnt = snapshot.revision if snapshot.revision in revisions else next(iter(revisions), "")
     ready = sum(pod.serving for pod in pods)
-    starts = draft.memory.starts_of(role, learnt)
+    starts = tuple(start.seconds for start in draft.memory.starts_of(role, learnt))
     return RoleSupply(
         role=role,
         desired=desired,
@@ -137,7 +137,7 @@ def learn_starts(snapshot: Snapshot, draft: Draft) -> LoopMemory:
             starting.add(pod.uid)
         elif pod.ready_at is not None and seen:
             took_s = max(0.0, pod.ready_at - pod.created_at)
-            starts[pod.uid] = Start(pod.role, took_s, pod.revision)
+            starts[pod.uid] = Start(pod.role, took_s, pod.revision, pod.phases)
     newest = dict(list(starts.items())[-4 * MEASURED_STARTS :])
     return replace(draft.memory, starts=newest, starting=frozenset(starting))
 
@@ -550,7 +550,7 @@ def _hold_of(kept: Kept, windows: Windows) -> float:
 def _starts(memory: LoopMemory, revision: str) -> tuple[tuple[str, float], ...]:
     """The newest measured starts of each role, of the revision if it has any."""
     return tuple(
-        (role, seconds)
+        (role, start.seconds)
         for role in sorted({start.role for start in memory.starts.values()})
-        for seconds in memory.starts_of(role, revision)[-MEASURED_STARTS:]
+        for start in memory.starts_of(role, revision)[-MEASURED_STARTS:]
     )
