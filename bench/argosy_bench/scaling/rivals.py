@@ -66,12 +66,25 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """What a pod carries within the SLO on one trace, as its owner finds by a load test."""
+
+    prompt_tokens: float
+    """Computed within the TTFT limit."""
+    sequences: float
+    """Of mean context, whose step is within the TPOT limit and which fit."""
+    kv: float
+    """Share of the KV tokens that these hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class Contestant:
     """One law with what its user may choose."""
 
     name: str
-    aim: Callable[[Goals, float, Setting], tuple[Law[Any], Goals]]
-    """The law and its goals for a looseness and a setting: looser means fewer replicas."""
+    aim: Callable[[Goals, Carried, float, Setting], tuple[Law[Any], Goals]]
+    """The law and its goals for a looseness and a setting: looser means fewer replicas. Thresholds
+    are shares of what a pod carries, so that one setting is one for all models and limits."""
     knobs: tuple[Knob, ...] = ()
     step: float = 1.25
     """From the first looseness to the second."""
@@ -84,26 +97,36 @@ class Contestant:
         return min(max(self.step**power, self.tightest), self.loosest)
 
 
-def _ours(goals: Goals, looseness: float, setting: Setting) -> tuple[Law[Any], Goals]:  # noqa: ARG001
+Aim = tuple[Law[Any], Goals]
+
+
+def _ours(goals: Goals, carried: Carried, looseness: float, setting: Setting) -> Aim:  # noqa: ARG001
     assert goals.slo is not None
     slo = replace(goals.slo, attainment=1 - (1 - GOAL) * looseness)
     return Goodput(), replace(goals, slo=slo)
 
 
-def _hpa(goals: Goals, looseness: float, setting: Setting) -> tuple[Law[Any], Goals]:
-    return HorizontalPodAutoscaler(2048 * looseness, setting[0] * looseness), goals
+def _hpa(goals: Goals, carried: Carried, looseness: float, setting: Setting) -> Aim:
+    return HorizontalPodAutoscaler(*_thresholds(carried, looseness, setting)), goals
 
 
-def _keda(goals: Goals, looseness: float, setting: Setting) -> tuple[Law[Any], Goals]:
-    return Keda(2048 * looseness, setting[0] * looseness), goals
+def _keda(goals: Goals, carried: Carried, looseness: float, setting: Setting) -> Aim:
+    return Keda(*_thresholds(carried, looseness, setting)), goals
 
 
-def _wva(goals: Goals, looseness: float, setting: Setting) -> tuple[Law[Any], Goals]:
+def _thresholds(carried: Carried, looseness: float, setting: Setting) -> tuple[float, float]:
+    """Return the prompt tokens of prefill and the sequences of decode."""
+    prefill, decode = looseness * carried.prompt_tokens, looseness * carried.sequences
+    return prefill / setting[0], decode
+
+
+def _wva(goals: Goals, carried: Carried, looseness: float, setting: Setting) -> Aim:
     kv, kept = setting
-    return Wva(min(kv * looseness, 1.0), looseness, down=kept * Wva().up), goals
+    of = min(kv * looseness * carried.kv, 1.0)
+    return Wva(of, looseness, down=kept * Wva().up), goals
 
 
-def _dynamo(goals: Goals, looseness: float, setting: Setting) -> tuple[Law[Any], Goals]:
+def _dynamo(goals: Goals, carried: Carried, looseness: float, setting: Setting) -> Aim:  # noqa: ARG001
     return Dynamo(setting[0] * looseness, looseness), goals
 
 
@@ -111,14 +134,14 @@ CONTESTANTS = {
     one.name: one
     for one in (
         Contestant("goodput", _ours, step=2.0, loosest=4.0, tightest=0.1),
-        Contestant("hpa", _hpa, (Knob("sequences per 2048 tokens", 64.0),), step=1.4),
-        Contestant("keda", _keda, (Knob("sequences per 2048 tokens", 64.0),), step=1.4),
+        Contestant("hpa", _hpa, (Knob("decode over prefill", 2.0),), step=1.4),
+        Contestant("keda", _keda, (Knob("decode over prefill", 2.0),), step=1.4),
         Contestant(
             "wva",
             _wva,
-            (Knob("KV per busy prefill", 0.25), Knob("down per up", 0.6, 1.4, 1.0)),
+            (Knob("KV over busy prefill", 1.0), Knob("down over up", 0.6, 1.4, 1.0)),
         ),
-        Contestant("dynamo", _dynamo, (Knob("ttft per itl", 1.0),), tightest=0.4),
+        Contestant("dynamo", _dynamo, (Knob("TTFT over ITL", 1.0),), tightest=0.4),
     )
 }
 OURS = "goodput"
@@ -274,6 +297,22 @@ class Loaded:
         setup, warmup_s = self.options.setup, self.options.warmup_s
         return figures.physical_gpu_hours(self.trace, setup, warmup_s, ROLES)
 
+    @property
+    def carried(self) -> Carried:
+        """What a pod carries of these requests within their SLO."""
+        setup, trace = self.options.setup, self.trace
+        replica, profile = setup.replica, setup.replica.profile
+        context = sum(
+            output * (prompt + output / 2)
+            for prompt, output in zip(trace.prompt, trace.output, strict=True)
+        ) / sum(trace.output)
+        each_s = profile.per_sequence_s + profile.per_context_token_s * context
+        fit = min((setup.tpot_s - profile.decode_base_s) / each_s, profile.kv_tokens / context)
+        sequences = max(min(fit, replica.max_num_seqs), 1.0)
+        step = replica.max_num_batched_tokens
+        tokens = setup.ttft_s / profile.prefill_s(step) * step
+        return Carried(tokens, sequences, sequences * context / profile.kv_tokens)
+
 
 @lru_cache(maxsize=1)
 def load(course: Course) -> Loaded:
@@ -298,7 +337,8 @@ def play(course: Course, name: str, setting: Setting, looseness: float) -> Point
     bounds = tuple(
         replace(role, max=ceil(MOST * loaded.busy[role.role])) for role in options.goals.roles
     )
-    law, goals = CONTESTANTS[name].aim(replace(options.goals, roles=bounds), looseness, setting)
+    goals = replace(options.goals, roles=bounds)
+    law, goals = CONTESTANTS[name].aim(goals, loaded.carried, looseness, setting)
     start = {role: ceil(BEGIN * busy) for role, busy in loaded.busy.items()}
     run = replay(options.setup, trace, law, goals, start)
     return Point(
@@ -407,7 +447,7 @@ def _digest(course: Course, name: str) -> str:
     files = sorted({path for place in of for path in code.glob(place)})
     same = (course.recording, course.asked.more, BEGIN, MOST, runs.PROFILE, runs.COLD_S)
     digest = hashlib.sha256(repr(same).encode())
-    for path in (*files, *course.recording.files(course.asked.folder)):
+    for path in (Path(__file__), *files, *course.recording.files(course.asked.folder)):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
