@@ -9,7 +9,7 @@ from argosy_law.estimate.capacity import Machine
 from argosy_law.goals import Profile
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.fleet import World
-from argosy_law.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.sim.world.machine import ColdStart, Programs, Replica, Setup
 from argosy_law.sim.world.pods import DecodePod, PrefillPod
 
 ROUND = Profile(
@@ -46,12 +46,13 @@ def setup(
     batching: Literal["chunked", "prefill-first"] = "chunked",
     resumes: bool = False,
     queue_timeout_s: float = inf,
+    programs: Programs | None = None,
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
     cold = ColdStart(cold_s, sigma)
     return Setup(
         replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, resumes, batching, scrape_loss,
-        outage, queue_timeout_s=queue_timeout_s,
+        outage, queue_timeout_s=queue_timeout_s, programs=programs,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_law.sim.world.fleet import PoolName, World
+from argosy_law.sim.world.machine import Programs
 from argosy_law.sim.world.pods import DecodePod, PrefillPod
 from tests.sim.fleets import MACHINE, ROUND, decode_pod, played, setup, started, trace
 
@@ -29,15 +30,16 @@ def moved(world: World, moves: list[tuple[float, PoolName, int]]) -> World:
 
 
 @settings(max_examples=60, deadline=None)
-@given(ROWS, MOVES, st.sampled_from((2.0, 1e6)), st.booleans())
+@given(ROWS, MOVES, st.sampled_from((2.0, 1e6)), st.booleans(), st.sampled_from((None, Programs())))
 def test_every_request_ends_once_and_gives_back_what_it_had(
     rows: list[tuple[float, int, int]],
     moves: list[tuple[float, PoolName, int]],
     drain_s: float,
     resumes: bool,
+    programs: Programs | None,
 ) -> None:
     requests = trace(sorted(rows))
-    of = setup(machine=MACHINE, drain_s=drain_s, resumes=resumes)
+    of = setup(machine=MACHINE, drain_s=drain_s, resumes=resumes, programs=programs)
     world = moved(started(of, requests), moves)
     assert world.finished
     assert sum(world.sums.verdicts.values()) == world.ended == len(requests)

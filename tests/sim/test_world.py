@@ -5,6 +5,10 @@ from math import inf, isnan
 
 import pytest
 
+from argosy_law.sim.replay import static
+from argosy_law.sim.traces import Trace
+from argosy_law.sim.world.fleet import World
+from argosy_law.sim.world.machine import Programs, Setup
 from tests.sim.fleets import (
     MACHINE,
     ROUND,
@@ -16,6 +20,11 @@ from tests.sim.fleets import (
     started,
     trace,
 )
+
+
+def played_together(of: Setup, requests: Trace) -> World:
+    """On one colocated pod."""
+    return static(of, requests, {"colocated": 1}).world
 
 
 def test_a_lone_request_takes_its_prefill_and_its_steps() -> None:
@@ -83,6 +92,40 @@ def test_a_sequence_joins_at_the_next_edge_of_a_step() -> None:
     edge = 0.2 + profile_steps
     assert both.last[1] == pytest.approx(edge + 0.01 + 2 * 0.001 + (102 + 2) * 1e-5)
     assert both.last[0] == both.last[1]
+
+
+def test_programs_take_time_for_a_request_and_for_each_transfer() -> None:
+    """To idle pods; a token of KV takes a millisecond."""
+    of = setup(machine=MACHINE, programs=Programs(way_s=0.02, transfer_s=0.5))
+    world = played(of, trace([(0.0, 100, 2)]))
+    assert world.first == [pytest.approx(0.2 + 0.02)]
+    assert world.last == [pytest.approx(0.2 + 0.1 + 0.5 + 0.01201 + 0.02)]
+    pod = decode_pod(world)
+    assert (pod.transfers, pod.transfer_s) == (1, pytest.approx(0.6))
+    assert pod.link_free_at == pytest.approx(0.3), "what is waited for does not use the link"
+
+
+def test_a_request_waits_for_the_step_that_runs_and_for_the_one_that_is_launched() -> None:
+    """A first one decodes alone from 0.2 on, in steps of 11 ms and 10 µs for each token."""
+    steps = [0.011 + 1e-5 * context for context in range(101, 140)]
+    edges = [0.2 + sum(steps[:n]) for n in range(30)]
+    rows = [(0.0, 100, 1000), (0.205, 1, 2)]
+    ideal, real = (
+        played(setup(programs=of), trace(rows), prefill=2) for of in (None, Programs(0.0, 0.0))
+    )
+    assert ideal.first[1] == pytest.approx(0.205 + 0.101)
+    known_at = edges[2]
+    leaves_at = next(edge for edge in edges if edge > ideal.first[1])
+    assert real.first[1] == pytest.approx(leaves_at + known_at - 0.205)
+    assert real.last[1] - ideal.last[1] == pytest.approx(known_at - 0.205)
+    lone = played(setup(programs=Programs()), trace([rows[0], (0.205, 1, 1)]), prefill=2)
+    assert lone.last[1] == lone.first[1], "of one token, too"
+    colocated = [
+        played_together(setup(programs=of), trace(rows)) for of in (None, Programs(0.02, 0.0))
+    ]
+    late_s = colocated[1].first[1] - colocated[0].first[1]
+    assert late_s == pytest.approx(0.02 + steps[1])
+    assert colocated[1].last[1] - colocated[0].last[1] == pytest.approx(late_s)
 
 
 def test_a_sequence_waits_until_there_is_room_for_its_prompt_and_its_answer() -> None:

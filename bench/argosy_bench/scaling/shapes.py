@@ -19,7 +19,7 @@ from argosy_law.sim.laws.law import Law
 from argosy_law.sim.replay import Replicas, Run, replay, static
 from argosy_law.sim.rollout import Plan
 from argosy_law.sim.traces import Trace
-from argosy_law.sim.world.machine import ColdStart, Replica, Setup
+from argosy_law.sim.world.machine import ColdStart, Programs, Replica, Setup
 from local.figures import Figure, Figures, Target
 
 PROFILE, COLD_S, GOAL = "llama-70b-h100-tp4", 90.0, 0.9
@@ -87,7 +87,7 @@ class Load:
         """The simulated fleet."""
         return Setup(
             Replica.preset(PROFILE), self.slo.ttft_s, self.slo.tpot_s, ColdStart(self.cold_s),
-            seed=seed, order="deadline", resumes=True, outage=outage,
+            seed=seed, order="deadline", resumes=True, outage=outage, programs=Programs(),
         )  # fmt: skip
 
     def play(

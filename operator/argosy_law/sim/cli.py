@@ -26,7 +26,7 @@ from argosy_law.sim.replay import Replicas, Run, replay, static
 from argosy_law.sim.report import describe_rollout, page
 from argosy_law.sim.rollout import Plan
 from argosy_law.sim.traces import Trace, TraceError
-from argosy_law.sim.world.machine import QUEUE_TIMEOUT_S, Asks, ColdStart, Replica, Setup
+from argosy_law.sim.world.machine import QUEUE_TIMEOUT_S, Asks, ColdStart, Programs, Replica, Setup
 
 __all__ = ["main"]
 
@@ -256,6 +256,7 @@ def _options(words: dict[str, str | None]) -> Options:
         if words["--max-queue"]
         else math.inf,
         role_flip=words["--role-flip"] == "yes",
+        programs=Programs(),
     )
     law, start = _policy(words)
     if words["--first-token"] == "auto" and law != "goodput":

@@ -84,6 +84,11 @@ class ColocatedWorld(World):
     def _take(self, request: Request, pod: ColocatedPod) -> None:
         """A request comes to a pod: its prompt is computed from the next edge of a step on."""
         pod.open += 1
+        if self._programs is not None:
+            self._late_s[request] += self._programs.way_s
+            if not pod.stalled and not pod.batch:  # steps with prompts are not launched ahead
+                later = pod.edge_after(self.now, self._programs.launched)
+                self._late_s[request] += later - pod.edge_after(self.now)
         pod.tokens += self._work[request]
         pod.queue.append(request)
         if not pod.jump and not pod.stalled:
@@ -124,9 +129,9 @@ class ColocatedWorld(World):
             pod.queue.popleft()
             pod.tokens -= self._work[request]
             if request not in self._resumed:
-                self.first[request] = self.now
+                self.first[request] = self.now + self._late_s[request]
             if self._queue is not None:
-                self._queue.computed(request, self.now)
+                self._queue.computed(request, self.now + self._late_s[request])
             pod.context += self._prompts[request] + 1
             if self._outputs[request] > 1:
                 heappush(pod.ends, (pod.steps + self._outputs[request] - 1, request))

@@ -77,11 +77,10 @@ class World(Supply):
     """The simulated fleet and its requests. Equal arguments and calls give equal results."""
 
     __slots__ = (
-        "_answered_last", "_decode_constants", "_head", "_hold_s", "_most", "_moved", "_outputs",
-        "_pairs", "_prefill_constants", "_prompts", "_queue", "_resumed", "_step_tokens", "_sums",
-        "_token_transfer_s", "_tpot_s", "_watch_at", "_work", "active_at", "arrived", "crossed",
-        "ended",
-        "first", "held", "killed", "last", "refused", "trace",
+        "_answered_last", "_decode_constants", "_head", "_hold_s", "_late_s", "_most", "_moved",
+        "_outputs", "_pairs", "_prefill_constants", "_programs", "_prompts", "_queue", "_resumed",
+        "_step_tokens", "_sums", "_token_transfer_s", "_tpot_s", "_watch_at", "_work", "active_at",
+        "arrived", "crossed", "ended", "first", "held", "killed", "last", "refused", "trace",
     )  # fmt: skip
 
     def __init__(self, setup: Setup, trace: Trace) -> None:
@@ -126,6 +125,10 @@ class World(Supply):
         self._moved: dict[Request, int] = {}
         """Prompts in chunks → tokens whose KV is on its way while the others are computed."""
         self._head: list[DecodePod | None] = [None] * len(trace)
+        self._programs = setup.programs
+        self._late_s = [0.0] * len(trace)
+        """How long each request was on its way before its prompt could be computed. It is added to
+        the times of its tokens, while pods work as if it had not been."""
         self._pairs: dict[int, Pair] | None = None
         """Ready pods that work together, by revision; None while all ready pods do."""
 
@@ -311,6 +314,10 @@ class World(Supply):
     def _send(self, request: Request, pod: PrefillPod, head: DecodePod) -> None:
         head.open += 1
         self._head[request] = head
+        programs = self._programs
+        if programs is not None:
+            known_at = head.edge_after(self.now, programs.launched)
+            self._late_s[request] += known_at - self.now + programs.way_s
         pod.open += 1
         pod.tokens += self._work[request]
         pod.queue.append(request)
@@ -350,6 +357,7 @@ class World(Supply):
         batch = pod.batch
         queue, resumed, whole, now = self._queue, self._resumed, pod.whole, self.now
         prompts, work, first, hand_over = self._prompts, self._work, self.first, self._hand_over
+        late_s = None if self._programs is None else self._late_s
         pod.steps += 1
         pod.prefill_requests += len(batch)
         for request, part in batch if whole == len(batch) else batch[:whole]:
@@ -360,10 +368,14 @@ class World(Supply):
             pod.prompt_tokens += prompt
             pod.cached_tokens += prompt - computed
             pod.computed = 0
+            at = now
+            if late_s is not None:
+                head = self._head[request]
+                at = late_s[request] + (now if head is None else head.edge_after(now))
             if request not in resumed:
-                first[request] = now
+                first[request] = at
             if queue is not None:
-                queue.computed(request, now)
+                queue.computed(request, at)
             hand_over(request, pod)
         if whole < len(batch):
             for _, part in batch[whole:]:
@@ -431,6 +443,8 @@ class World(Supply):
         if self._moved:
             tokens -= self._moved.pop(request, 0)
         end = self._move(source, head, tokens)
+        if self._programs is not None:
+            end += self._programs.transfer_s
         self._leave(source)
         head.landing.append((end, request, end - self.now))
 
@@ -526,10 +540,13 @@ class World(Supply):
         """Its sequence joins a batch now: the first token leaves, if it has not left before."""
         if request not in self._resumed:
             until = self.trace.arrival[request] + self._hold_s
-            self.first[request] = max(self.first[request], min(self.now, until))
+            at = self.now + self._late_s[request]
+            self.first[request] = max(self.first[request], min(at, until))
 
     def _answered(self, request: Request, pod: DecodePod) -> None:
-        self.last[request] = self.active_at = self.now
+        self.active_at = self.now
+        at, first = self.now + self._late_s[request], self.first[request]
+        self.last[request] = first if first > at else at
         self._answered_last.append(request)
         self.ended += 1
         self._leave(pod)

@@ -85,6 +85,20 @@ def _steps(first_s: float, growth_s: float, seconds: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Programs:
+    """What the programs around an engine's steps add to an answer; measured in designs/0015."""
+
+    way_s: float = 0.013
+    """Of a first token, without any wait: HTTP, the gateway, and the messages by which a decode pod
+    has a prompt computed."""
+    transfer_s: float = 0.004
+    """Of each transfer of KV, beside its bytes over the bandwidth."""
+    launched: int = 1
+    """Decode steps that are launched while one runs: a request that comes during a step waits for
+    its rest and for these. Its first token waits for the rest of a step alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class ColdStart:
     """Time from a pod's creation to its being ready: lognormal around the median."""
 
@@ -147,3 +161,5 @@ class Setup:
     wake_timeout_s: float | None = None
     """How long a request may wait that comes while no pods serve, as with `scaleToZero.wait`; then
     it is refused (503). None: no longer than others."""
+    programs: Programs | None = None
+    """None: engines are told of requests and of KV at once, and answer at once."""

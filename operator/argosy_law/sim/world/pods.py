@@ -117,6 +117,14 @@ class DecodePod(Pod):
         self.context_tokens += steps * context + batch * pairs
         self.context = context + sequences
 
+    def edge_after(self, now: float, further: int = 0) -> float:
+        """When its running step ends, and so many `further` ones of its batch; now while it is
+        idle."""
+        if not self.jump:
+            return now
+        done = steps_within(self.first_s, self.growth_s, now - self.jump_at)
+        return self.jump_at + steps_s(self.first_s, self.growth_s, done + 1 + further)
+
     def counted(self, now: float) -> tuple[float, int, int, int]:
         """(seconds, steps, sequences, context tokens) of the steps that have ended by now."""
         done = 0
