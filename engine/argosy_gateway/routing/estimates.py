@@ -156,7 +156,7 @@ class Margin:
         self._cut_at = now
 
 
-_PLANNED = 0.9
+_PLANNED = 0.95
 """Of the limit: the TPOT of an answer varies with those beside it."""
 _LEAST_CUT = 0.5
 """At most so much is left of a bound, or of the sequences, after one report: it may be a stall."""

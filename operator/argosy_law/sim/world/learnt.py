@@ -101,7 +101,7 @@ class Margin:
             self._cut_at = now
 
 
-_PLANNED = 0.9
+_PLANNED = 0.95
 """Of the TPOT limit: the TPOT of an answer varies with those beside it."""
 _LEAST_CUT = 0.5
 _ENOUGH_CUT = 0.5
