@@ -32,6 +32,9 @@ WANDER_BINS = 4
 ENOUGH_SUMS = 4
 CHI_SQUARED_MEDIAN = 0.4549
 """Median of the square of a standard normal number."""
+MEDIAN_ERROR = 2.33
+"""Standard error of a variance that is measured by that median, relative, times the square root of
+how many squares there are: 1/(2·f(m)·m) with the density f = 0.471 at the median m."""
 RISE_BINS = (4, 5, 6, 8, 10, 12, 16)
 """Numbers of newest bins in which a rise is looked for, shortest first."""
 RISE_SIGNIFICANT = 4.0
@@ -113,13 +116,24 @@ def wander(counts: tuple[float, ...], spread: float) -> float:
     differences is taken, so that a ramp or step in a part of the memory does not count as noise.
     """
     size = WANDER_BINS
-    sums = [
-        sum(counts[end - size : end]) for end in range(len(counts), size - 1, -size)
-    ]  # newest first
-    if len(sums) < ENOUGH_SUMS:
+    if len(counts) < size * ENOUGH_SUMS:
         return spread
-    squares = [(a - b) ** 2 / max(a + b, 1.0) for a, b in pairwise(sums)]
+    sums = [sum(counts[end - size : end]) for end in range(size, len(counts) + 1)]
+    pairs = zip(sums[size:], sums, strict=False)  # neighbours that share no bin
+    squares = [(a - b) ** 2 / max(a + b, 1.0) for a, b in pairs]
     return max(spread, median(squares) / CHI_SQUARED_MEDIAN)
+
+
+def noise(counts: tuple[float, ...]) -> float:
+    """Variance over mean that a change of the level must stand out from.
+
+    That of single bins, or of minutes where it is significantly more: a minute that is over before
+    a replica serves is noise. Above `DISPERSION_RANGE` it is load.
+    """
+    spread = dispersion(counts)
+    differences = max(len(counts) / WANDER_BINS - 1, 1.0)
+    by_chance = 2 * MEDIAN_ERROR / sqrt(differences) * spread
+    return min(max(wander(counts, spread) - by_chance, spread), DISPERSION_RANGE[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,17 +157,16 @@ def find_rise(counts: tuple[float, ...]) -> Rise | None:
     and about as well as a step to the newest segment; and no line over fewer bins may say that the
     rise is over.
     """
-    spread = dispersion(counts)
-    noise, shorter = wander(counts, spread), list[tuple[float, float]]()
+    of_minutes, shorter = wander(counts, dispersion(counts)), list[tuple[float, float]]()
     for size in RISE_BINS:
         if size > len(counts):
             return None
-        slope, error, missed, misfit = _line(counts[-size:], noise)
+        slope, error, missed, misfit = _line(counts[-size:], of_minutes)
         if slope > RISE_SIGNIFICANT * error:
             mean = sum(counts[-size:]) / size
             if slope > RISE_STEEPEST * mean:
                 return None
-            since = len(segment(counts, spread))
+            since = len(segment(counts, noise(counts)))
             step = _misses(counts[-size:-since]) + _misses(counts[-min(since, size) :])
             fits = misfit <= size - 2 + RISE_FITS * sqrt(2 * (size - 2))
             goes_on = all(slope - one <= RISE_AGREES * of for one, of in shorter)
@@ -373,7 +386,7 @@ def estimate_demand(
         return state, NO_DEMAND
     scrape_s, counts = windows.scrape_s, state.counts
     spread = dispersion(counts)
-    recent = segment(counts, spread)
+    recent = segment(counts, noise(counts))
     mean = sum(recent) / len(recent)
     rate, error = mean / scrape_s, sqrt(spread * max(mean, 0.25) / len(recent)) / scrape_s
     errors = ERRORS_ADDED if len(recent) > 1 or len(counts) == 1 else ERRORS_OF_LEAP
