@@ -47,12 +47,13 @@ def setup(
     resumes: bool = False,
     queue_timeout_s: float = inf,
     programs: Programs | None = None,
+    migrates: bool = False,
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
     cold = ColdStart(cold_s, sigma)
     return Setup(
         replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, resumes, batching, scrape_loss,
-        outage, queue_timeout_s=queue_timeout_s, programs=programs,
+        outage, queue_timeout_s=queue_timeout_s, programs=programs, migrates=migrates,
     )  # fmt: skip
 
 

@@ -30,16 +30,26 @@ def moved(world: World, moves: list[tuple[float, PoolName, int]]) -> World:
 
 
 @settings(max_examples=60, deadline=None)
-@given(ROWS, MOVES, st.sampled_from((2.0, 1e6)), st.booleans(), st.sampled_from((None, Programs())))
+@given(
+    ROWS,
+    MOVES,
+    st.sampled_from((2.0, 1e6)),
+    st.booleans(),
+    st.sampled_from((None, Programs())),
+    st.booleans(),
+)
 def test_every_request_ends_once_and_gives_back_what_it_had(
     rows: list[tuple[float, int, int]],
     moves: list[tuple[float, PoolName, int]],
     drain_s: float,
     resumes: bool,
     programs: Programs | None,
+    migrates: bool,
 ) -> None:
     requests = trace(sorted(rows))
-    of = setup(machine=MACHINE, drain_s=drain_s, resumes=resumes, programs=programs)
+    of = setup(
+        machine=MACHINE, drain_s=drain_s, resumes=resumes, programs=programs, migrates=migrates
+    )
     world = moved(started(of, requests), moves)
     assert world.finished
     assert sum(world.sums.verdicts.values()) == world.ended == len(requests)

@@ -218,6 +218,49 @@ def test_a_stream_whose_pod_ends_its_drain_goes_on_at_another_one() -> None:
     assert world.sums.prompt == 20
 
 
+def test_a_stream_leaves_a_pod_that_drains_with_its_kv_and_nothing_is_computed_again() -> None:
+    even = replace(ROUND, per_sequence_s=0.0, per_context_token_s=0.0)  # steps of 10 ms
+    rows = [(0.0, 10, 5000), (0.0, 10, 2000)]
+    of = setup(even, MACHINE, migrates=True)
+    world = started(of, trace(rows), prefill=2, decode=2)
+    world.advance(0.505)
+    world.scale("decode", 1)
+    leaving = world.pods["decode"][1]
+    world.advance(inf)
+    # seen a second later, behind 138 steps: 149 tokens of KV move in 149 ms, it joins at the edge
+    # of 1.66 with its 140th token, and 1,860 are left
+    assert leaving.gone_at == pytest.approx(1.505 + 0.149)
+    assert world.last[1] == pytest.approx(1.66 + 18.60)
+    assert world.first == [pytest.approx(0.11)] * 2
+    assert sum(prefill_pod(world, n).prefill_tokens for n in range(2)) == 20
+    assert (world.killed, world.ended) == (0, 2)
+
+
+def test_the_only_pod_of_its_role_finishes_its_streams_itself() -> None:
+    world = started(setup(migrates=True), trace([(0.0, 10, 2000)]))
+    world.advance(0.5)
+    world.scale("decode", 0)
+    world.advance(5.0)
+    assert world.pods["decode"][0].open == 1
+    world.advance(inf)
+    assert (world.killed, world.ended) == (0, 1)
+
+
+def test_a_pod_that_is_called_back_while_its_streams_leave_keeps_the_others() -> None:
+    world = started(setup(machine=MACHINE, migrates=True), trace([(0.0, 100, 800)] * 10), decode=2)
+    world.advance(6.0)
+    world.scale("decode", 1)
+    world.advance(7.05)  # four have left, and their KV is on the way
+    leaving = next(pod for pod in world.pods["decode"] if pod.draining)
+    assert leaving.open == 1
+    world.scale("decode", 2)
+    world.advance(9.0)
+    assert leaving.open == 1
+    world.advance(inf)
+    assert (world.killed, world.ended) == (0, 10)
+    assert (decode_pod(world, 0).kv_free, decode_pod(world, 1).kv_free) == (10_000, 10_000)
+
+
 def test_a_prompt_whose_pod_ends_its_drain_is_computed_at_another_one() -> None:
     world = started(setup(drain_s=1.0, resumes=True), trace([(0.0, 5000, 3)]), prefill=1)
     world.advance(0.5)

@@ -257,6 +257,7 @@ def _options(words: dict[str, str | None]) -> Options:
         else math.inf,
         role_flip=words["--role-flip"] == "yes",
         programs=Programs(),
+        migrates=words["--drain-mode"] == "migrate",
     )
     law, start = _policy(words)
     if words["--first-token"] == "auto" and law != "goodput":
@@ -380,6 +381,7 @@ def _refuse_for_mode(words: dict[str, str | None]) -> None:
         )
     for flag, given, why in (
         ("--role-flip yes", words["--role-flip"] == "yes", "its pods have one role"),
+        ("--drain-mode migrate", words["--drain-mode"] == "migrate", "its KV does not move"),
         (
             f"--first-token {words['--first-token']}",
             words["--first-token"] != "at-once",

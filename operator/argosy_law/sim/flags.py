@@ -170,6 +170,14 @@ FLAGS = (
         "on it",
     ),
     Flag(
+        name="--drain-mode",
+        value="MODE",
+        default="finish",
+        choices=("finish", "migrate"),
+        help="spec.drain.mode. migrate: the streams of a decode pod that leaves go on at others, "
+        "and their KV moves over the links of both",
+    ),
+    Flag(
         name="--step-down",
         value="PERCENT",
         help="spec.autoscaling.scaleDown.maxStepPercent; default: one replica in a decision",

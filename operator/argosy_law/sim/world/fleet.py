@@ -26,12 +26,14 @@ from argosy_law.sim.world.pods import (
     least_tokens,
 )
 from argosy_law.sim.world.queue import Queue
-from argosy_law.sim.world.supply import PATIENCE, PROMPTS, STEP, PoolName, Supply
+from argosy_law.sim.world.supply import PATIENCE, PROMPTS, STEP, SWEEP_S, PoolName, Supply
 from argosy_law.size.work import EDGES
 
 __all__ = ["PoolName", "World"]
 
 
+_MOVES_PER_POD = 4
+"""Streams that leave a pod at a time, of each pod that computes prompts: the gateway's."""
 Pair = tuple[list[PrefillPod], list[DecodePod]]
 """Ready pods that work together."""
 
@@ -312,17 +314,21 @@ class World(Supply):
         self._look()
 
     def _send(self, request: Request, pod: PrefillPod, head: DecodePod) -> None:
+        self._call(request, head)
+        pod.open += 1
+        pod.tokens += self._work[request]
+        pod.queue.append(request)
+        if not pod.batch:
+            self._prefill(pod)
+
+    def _call(self, request: Request, head: DecodePod) -> None:
+        """A decode pod is asked for an answer, or for the rest of one."""
         head.open += 1
         self._head[request] = head
         programs = self._programs
         if programs is not None:
             known_at = head.edge_after(self.now, programs.launched)
             self._late_s[request] += known_at - self.now + programs.way_s
-        pod.open += 1
-        pod.tokens += self._work[request]
-        pod.queue.append(request)
-        if not pod.batch:
-            self._prefill(pod)
 
     def _prefill(self, pod: PrefillPod) -> None:
         """Begin a step: the prompts in their order, until the step's tokens are used up."""
@@ -387,7 +393,7 @@ class World(Supply):
         if queue is not None and queue.tokens:
             self._look()
 
-    def _hand_over(self, request: Request, pod: PrefillPod) -> None:
+    def _hand_over(self, request: Request, pod: Pod) -> None:
         head = self._head[request]
         if head is None or head.gone_at < inf:
             self._moved.pop(request, None)
@@ -424,7 +430,7 @@ class World(Supply):
         self._moved[request] = ready
         self._move(pod, head, ready - moved)
 
-    def _move(self, source: PrefillPod, head: DecodePod, tokens: int) -> float:
+    def _move(self, source: Pod, head: DecodePod, tokens: int) -> float:
         """When the KV of so many tokens is there: behind what is on either link."""
         start = self.now
         if head.link_free_at > start:
@@ -437,8 +443,8 @@ class World(Supply):
         head.link_free_at = source.link_free_at = end
         return end
 
-    def _land(self, request: Request, source: PrefillPod, head: DecodePod) -> None:
-        """Move the KV that is still at prefill to the room that it has."""
+    def _land(self, request: Request, source: Pod, head: DecodePod) -> None:
+        """Move the KV that is still at its source to the room that it has."""
         tokens = self._prompts[request]
         if self._moved:
             tokens -= self._moved.pop(request, 0)
@@ -632,6 +638,39 @@ class World(Supply):
         for request, generated in lost:
             self._lose(request, generated, pod)
         self._look()
+
+    def _hand_streams_over(self, pod: Pod) -> float:
+        """Have others of its revision go on with some of the batch of a pod that drains, as many as
+        the gateway moves at a time. Their KV moves over the links, and the pod draws the next token
+        of each. What a step had begun is computed again."""
+        later = self.now + SWEEP_S
+        heads = [head for head in self._ready_decode if head.revision == pod.revision]
+        if not isinstance(pod, DecodePod) or not heads:
+            return later
+        trace, ends = self.trace, pod.ends
+        if pod.jump:
+            pod.end_steps(pod.counted(self.now)[1] - pod.steps)
+        pod.version += 1
+        pod.jump = 0
+        leaving = ends[-_MOVES_PER_POD * max(len(self._ready_prefill), 1) :]
+        del ends[-len(leaving) :]  # what is left of a heap's list is one
+        for end, request in leaving:
+            generated = self._outputs[request] - (end - pod.steps)
+            tokens = trace.prompt[request] + trace.output[request]
+            pod.kv_free += tokens
+            pod.context -= tokens - (end - pod.steps)
+            head = least_open(heads)
+            assert head is not None
+            self._call(request, head)
+            self._resumed.add(request)
+            self._prompts[request] += generated
+            self._outputs[request] -= generated
+            self._work[request] = self._prompts[request]
+            self._hand_over(request, pod)
+        if not pod.gone:
+            self._pull(pod)
+            self._plan(pod)
+        return max(pod.link_free_at, self.now) if ends else later
 
     def _generated(self, pod: DecodePod) -> list[tuple[Request, int]]:
         """The batch, and how many tokens of each answer there are."""

@@ -163,3 +163,6 @@ class Setup:
     it is refused (503). None: no longer than others."""
     programs: Programs | None = None
     """None: engines are told of requests and of KV at once, and answer at once."""
+    migrates: bool = False
+    """Whether the streams of a decode pod that leaves go on at others with their KV, as with
+    `drain.mode: migrate`."""

@@ -85,7 +85,7 @@ class DecodePod(Pod):
 
     kv_free: int
     """Tokens of KV that no sequence has reserved."""
-    waiting: deque[tuple[Request, PrefillPod]] = field(default_factory=deque)
+    waiting: deque[tuple[Request, Pod]] = field(default_factory=deque)
     """Computed prompts for whose KV and answer there is no room yet, and where their KV is."""
     landing: deque[tuple[float, Request, float]] = field(default_factory=deque)
     """When the KV of a sequence is here, the sequence, and how long it took; earliest first."""

@@ -15,10 +15,13 @@ from argosy_law.sim.world.machine import FLIP_S, Revision, Setup
 from argosy_law.sim.world.pods import DecodePod, Pod, PrefillPod
 
 PoolName = Literal["prefill", "decode", "colocated"]
-STEP, PROMPTS, PATIENCE, READY, DEADLINE, RELENT = range(6)
+STEP, PROMPTS, PATIENCE, READY, DEADLINE, RELENT, MOVE = range(7)
 """Kinds of events. PROMPTS: a step of a prefill pod; STEP: one of another pod; PATIENCE: a request
 that waits in the gateway may have waited for too long; it has no pod. RELENT: a
-new pod would have started by now, and the one that is to change its role is not empty."""
+new pod would have started by now, and the one that is to change its role is not empty. MOVE: the
+gateway looks at a pod that drains."""
+SWEEP_S = 1.0
+"""How often it does. It sees a drain by up to as much later."""
 
 
 class Supply(ABC):
@@ -226,6 +229,8 @@ class Supply(ABC):
             self._pair()
         if pod.open:
             self._at(self.now + self.setup.drain_s, DEADLINE, pod, pod.drain_at)
+            if self.setup.migrates and isinstance(pod, DecodePod):
+                self._at(self.now + SWEEP_S, MOVE, pod, pod.drain_at)
         else:
             self._delete(pod)
 
@@ -242,10 +247,18 @@ class Supply(ABC):
         if kind == READY:
             if not pod.draining:
                 self._serve(pod)
+        elif pod.drain_at == stamp and not pod.gone and kind == MOVE:
+            again_at = self._hand_streams_over(pod)
+            if not pod.gone:
+                self._at(again_at, MOVE, pod, stamp)
         elif pod.drain_at == stamp and not pod.gone:
             self._relent(pod)
             if kind == DEADLINE:
                 self._end(pod)
+
+    @abstractmethod
+    def _hand_streams_over(self, pod: Pod) -> float:
+        """Let some streams of a pod that drains go on at others; return when to look again."""
 
     def _at(self, time: float, kind: int, pod: Pod, stamp: float = 0.0) -> None:
         self._order += 1
