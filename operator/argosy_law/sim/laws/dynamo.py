@@ -176,12 +176,12 @@ class Throughput:
 
 @dataclass(frozen=True, slots=True)
 class Dynamo:
-    """Implements `law.Law`. Its limits are its user's; half of the SLO did best on the traces of
+    """Implements `law.Law`. Its limits are its user's; these did best on the traces of
     docs/figures/autoscaling.md."""
 
-    ttft: float = 0.5
+    ttft: float = 0.4
     """The planner's limit of TTFT as a share of the SLO's."""
-    itl: float = 0.5
+    itl: float = 0.8
     """The same of inter-token latency."""
     sensitivity: float = 0.8
     """load_scaling_down_sensitivity: the share of the limits that must be kept to remove one."""

@@ -37,9 +37,9 @@ class HorizontalPodAutoscaler:
     docs/figures/autoscaling.md.
     """
 
-    prefill: float = 2048.0
+    prefill: float = 1650.0
     """Target of outstanding prompt tokens per prefill replica."""
-    decode: float = 24.0
+    decode: float = 28.0
     """Target of running sequences per decode or colocated replica."""
     start: HpaState = field(default_factory=dict, init=False)
 

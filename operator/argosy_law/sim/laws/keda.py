@@ -36,9 +36,9 @@ class Keda:
     docs/figures/autoscaling.md.
     """
 
-    prefill: float = 2048.0
+    prefill: float = 1650.0
     """Threshold: outstanding prompt tokens per prefill replica."""
-    decode: float = 24.0
+    decode: float = 28.0
     """Threshold: running sequences per decode or colocated replica."""
     start: KedaState = field(default_factory=dict, init=False)
 

@@ -57,13 +57,13 @@ class Wva:
     """Implements `law.Law`. WVA's defaults are 0.8, 0.85 and 0.7; these did best on the traces of
     docs/figures/autoscaling.md."""
 
-    kv: float = 0.25
+    kv: float = 0.2
     """kvCacheThreshold: share of a replica's KV tokens that may be in use."""
-    prefill: float = 1.0
+    prefill: float = 0.97
     """Of our rule for prefill: what one replica carries, in replicas that are busy all the time."""
     up: float = 0.85
     """scaleUpThreshold: share of the capacity above which replicas are added."""
-    down: float = 0.5
+    down: float = 0.7
     """scaleDownBoundary: share of the capacity below which replicas are removed."""
     start: WvaState = field(default_factory=dict, init=False)
 
