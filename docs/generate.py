@@ -9,11 +9,12 @@ gateway, `docs/reference/rules.md` from the rules and gates of the scaling law,
 `docs/reference/messages.md` from the worlds of `tests/core/status`,
 `docs/reference/kubectl.md` from the flags of `kubectl argosy`, `docs/reference/metrics.md` from the
 programs' tables of series, `docs/reference/handover.md` from the states of pulls and leases,
-`docs/reference/peer-tests.md` from the names of the tests, `docs/reference/simulate-flags.md` from
-the simulator's table of flags, the chart's `_defaults.tpl` and the table of its README from its
-values, and its dashboards from `docs/dashboards.py`. Where the operator, the chart's README and the
-install pages name the registry of the images and the version of a release, both are set from the
-chart's values and `pyproject.toml`."""
+`docs/reference/peer-tests.md` from the names of the tests, `docs/explanation/sources.md` from the
+claims of `docs/sources_page.py` and the figures of `docs/figures/sources.json`,
+`docs/reference/simulate-flags.md` from the simulator's table of flags, the chart's `_defaults.tpl`
+and the table of its README from its values, and its dashboards from `docs/dashboards.py`. Where the
+operator, the chart's README and the install pages name the registry of the images and the version
+of a release, both are set from the chart's values and `pyproject.toml`."""
 
 import argparse
 import json
@@ -46,7 +47,15 @@ from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow
 from argosy_operator.core.steps.draft import REASONS
 from argosy_operator.shell import concurrency, loop
 from argosy_operator.shell import metrics as operator_metrics
-from docs import chart_values, dashboards, kubectl_page, messages_page, peer_tests, runbook_pages
+from docs import (
+    chart_values,
+    dashboards,
+    kubectl_page,
+    messages_page,
+    peer_tests,
+    runbook_pages,
+    sources_page,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "charts" / "argosy"
@@ -450,7 +459,13 @@ def peer_tests_page() -> str:
     return f"{title}\n{NOTE}{text}"
 
 
+def sources() -> str:
+    """Return what the sources claim, beside the figures of the committed runs."""
+    return sources_page.page(sources_page.read_runs(sources_page.RUNS.read_text()), NOTE)
+
+
 PAGES = {
+    "docs/explanation/sources.md": sources,
     "docs/reference/api.md": api_page,
     "docs/reference/bounds.md": bounds_page,
     "docs/reference/conditions.md": conditions_page,

@@ -8,10 +8,11 @@ A target is a ratio within one run, or a count: never a time, which depends on t
 import json
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 from rich.console import Console
@@ -65,6 +66,8 @@ class Figures:
         self.command = command
         self.values: dict[str, float] = {}
         """As measured. A target is checked on these, before they are rounded."""
+        self.ranges: dict[str, tuple[float, float]] = {}
+        """Lowest and highest value over the seeds, of figures that were measured with several."""
         self.notes: dict[str, str | int | float | None] = {}
         """Facts of the environment that only this command knows, such as the model's name."""
         self.lists: dict[str, list[dict[str, object]]] = {}
@@ -77,6 +80,11 @@ class Figures:
     def put(self, name: str, value: float) -> None:
         """Record one value. KeyError if no row of the table has that name."""
         self.values[self.rows[name].name] = float(value)
+
+    def put_each(self, name: str, values: Sequence[float]) -> None:
+        """Record the median of the values, one for each seed, and their range."""
+        self.put(name, median(values))
+        self.ranges[name] = (float(min(values)), float(max(values)))
 
     def rounded(self, name: str) -> float:
         """Return the value with the decimals of its row."""
@@ -97,6 +105,10 @@ class Figures:
             "command": self.command,
             "environment": {**environment(), **self.notes},
             "figures": {name: self.rounded(name) for name in self.rows if name in self.values},
+            "ranges": {
+                name: [round(end, self.rows[name].digits) for end in ends]
+                for name, ends in self.ranges.items()
+            },
             "units": {name: row.unit for name, row in self.rows.items() if name in self.values},
             "targets": {
                 name: {**asdict(row.target), "met": name not in missed}

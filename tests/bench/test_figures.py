@@ -57,6 +57,18 @@ def test_the_file_holds_values_units_targets_environment_and_command(tmp_path: P
     assert document["environment"]["cores"] >= 1
 
 
+def test_a_figure_of_several_seeds_is_their_median_with_the_lowest_and_the_highest(
+    tmp_path: Path,
+) -> None:
+    figures = Figures(ROWS, "make bench-sample")
+    figures.put_each("speed", [14, 11.04, 12])
+    figures.put("load_s", 1)
+    figures.write(tmp_path / "figures.json")
+    document = json.loads((tmp_path / "figures.json").read_text())
+    assert document["figures"]["speed"] == 12
+    assert document["ranges"] == {"speed": [11.0, 14]}
+
+
 def test_the_environment_names_neither_a_path_nor_the_host():
     values = [str(value) for value in environment().values()]
     assert not [value for value in values if value.startswith(("/", "~"))]

@@ -3,7 +3,7 @@
 import pytest
 
 from argosy_bench.goodput import parts as goodput
-from argosy_bench.goodput.parts import WORKLOADS, Bench
+from argosy_bench.goodput.parts import Bench
 from local.figures import Figures
 
 
@@ -13,10 +13,12 @@ def test_t49_the_highest_rate_is_found_within_two_per_cent(true: float) -> None:
     assert true / 1.02 <= found <= true
 
 
-def test_every_figure_is_put() -> None:
+def test_every_figure_is_put_with_its_range_over_the_seeds() -> None:
     figures = Figures(goodput.FIGURES, "a command")
-    bench = Bench(300, 0)
-    lines = [goodput.compare(figures, name, bench) for name in WORKLOADS]
-    goodput.crossover(figures, bench)
-    assert figures.values.keys() == figures.rows.keys()
+    lines = list(goodput.measure(figures, [Bench(300, 0), Bench(300, 1)]))
+    assert figures.values.keys() == figures.rows.keys() == figures.ranges.keys()
+    for name, (least, most) in figures.ranges.items():
+        assert least <= figures.values[name] <= most
+    least, most = figures.ranges["chatbot_prompt_mean"]
+    assert least < most
     assert "2.0 to 3.41" in lines[0]

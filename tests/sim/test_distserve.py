@@ -7,6 +7,7 @@ import pytest
 
 from argosy_bench.goodput import distserve
 from argosy_law.sim.replay import Replicas
+from docs.sources_page import GOODPUT, RUNS, read_runs
 from local.figures import Figures
 
 
@@ -27,12 +28,15 @@ def test_goodput_per_gpu_is_that_of_the_paper(
     assert not distserve.met(per_gpu * gpus * (1 + within), replicas, output)
 
 
-def test_apart_a_gpu_does_2_1_times_as_much() -> None:
+def test_apart_a_gpu_does_2_1_times_as_much_and_the_page_has_these_figures() -> None:
     figures = Figures(distserve.FIGURES, "a command")
     distserve.measure(figures)
     assert figures.values.keys() == figures.rows.keys()
     assert figures.missed() == []
     assert figures.values["distserve_apart_over_together"] == pytest.approx(2.1, rel=0.05)
+    committed = read_runs(RUNS.read_text())[GOODPUT]
+    for name in distserve.PAPER:
+        assert figures.rounded(name) == committed[name].value, "run make bench-goodput again"
 
 
 def test_a_goodput_outside_of_the_range_that_is_searched_is_an_error() -> None:

@@ -15,10 +15,11 @@ Source: https://arxiv.org/abs/2401.09670, sections 2 and 6, and the artifact's `
 """
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import exp, inf, log
 from random import Random
+from statistics import mean, median
 
 from rich.console import Console
 
@@ -63,8 +64,8 @@ class Workload:
         for _ in range(count):
             at += rng.expovariate(rate) if rate < inf else 0.0
             prompt, output = (
-                round(mean * exp(self.spread * rng.gauss(0, 1) - self.spread**2 / 2))
-                for mean in (self.prompt, self.output)
+                round(length * exp(self.spread * rng.gauss(0, 1) - self.spread**2 / 2))
+                for length in (self.prompt, self.output)
             )
             trace.output.append(min(max(output, 1), LONGEST // 2))
             trace.prompt.append(min(max(prompt, 1), LONGEST - trace.output[-1]))
@@ -95,6 +96,7 @@ _OF_EACH = (
     ("throughput_together", "1/s"), ("apart_over_together", ""), ("apart_over_chunked", ""),
     ("gpus_for_slo_over_throughput", ""), ("ttft_met_above_goodput", ""),
     ("tpot_met_above_goodput", ""), ("best_prefill_per_decode", ""),
+    ("prompt_mean", ""), ("output_mean", ""),
 )  # fmt: skip
 FIGURES = (
     *(Figure(f"{name}_{what}", unit) for name in WORKLOADS for what, unit in _OF_EACH),
@@ -126,7 +128,7 @@ class Bench:
 
     def shares(self, of: Workload, fleet: Fleet, rate: float) -> dict[str, float]:
         """Attainment of both limits and of each, at `rate` requests per second."""
-        trace = of.requests(rate, self._requests, self._seed)
+        trace = self.requests(of, rate)
         run = static(self._setup(of, fleet), trace, fleet.replicas)
         return attainment(run.world, trace.arrival[self._requests // 10])
 
@@ -138,9 +140,13 @@ class Bench:
 
         return most(met, 0.05) / fleet.gpus
 
+    def requests(self, of: Workload, rate: float = inf) -> Trace:
+        """Return the requests of a run."""
+        return of.requests(rate, self._requests, self._seed)
+
     def throughput(self, of: Workload, fleet: Fleet) -> float:
         """Completed requests per second and GPU when all come at once."""
-        trace = of.requests(inf, self._requests, self._seed)
+        trace = self.requests(of)
         run = static(self._setup(of, fleet), trace, fleet.replicas)
         return self._requests / max(run.world.last) / fleet.gpus
 
@@ -166,8 +172,8 @@ def most(met: Callable[[float], bool], least: float) -> float:
     return low
 
 
-def compare(figures: Figures, name: str, bench: Bench) -> str:
-    """Put the figures of one workload; a line about it."""
+def compare(name: str, bench: Bench) -> dict[str, float]:
+    """Return the figures of one workload."""
     of, together = WORKLOADS[name], Fleet(TOGETHER, vllm=True)
     goodputs = [bench.goodput(of, Fleet(replicas)) for replicas in APART]
     apart, mixed = max(goodputs), bench.goodput(of, together)
@@ -176,7 +182,8 @@ def compare(figures: Figures, name: str, bench: Bench) -> str:
     if not mixed or not chunked:
         raise SystemExit(f"{name}: together, one GPU serves no request in 20 s within the SLO")
     above = bench.shares(of, together, 1.2 * mixed * together.gpus)
-    for what, value in {
+    drawn = bench.requests(of)
+    values = {
         "goodput_apart": apart,
         "goodput_together": mixed,
         "goodput_chunked": chunked,
@@ -187,37 +194,52 @@ def compare(figures: Figures, name: str, bench: Bench) -> str:
         "ttft_met_above_goodput": above["attainment_ttft"],
         "tpot_met_above_goodput": above["attainment_tpot"],
         "best_prefill_per_decode": best["prefill"] / best["decode"],
-    }.items():
-        figures.put(f"{name}_{what}", value)
-    return (
-        f"{name}: {apart:.2f} requests per second and GPU apart, {mixed:.2f} together, "
-        f"{apart / mixed:.2f} times as much (the paper: {of.paper})"
-    )
+        "prompt_mean": mean(drawn.prompt),
+        "output_mean": mean(drawn.output),
+    }
+    return {f"{name}_{what}": value for what, value in values.items()}
 
 
-def crossover(figures: Figures, bench: Bench) -> None:
-    """Where requests are served apart and where together is the better choice."""
+def crossover(bench: Bench) -> dict[str, float]:
+    """Return where requests are better served apart, and where together."""
     chat = WORKLOADS["chatbot"]
-    apart = max(bench.throughput(chat, Fleet(replicas)) for replicas in APART)
-    whole = bench.throughput(chat, Fleet(TOGETHER))
-    figures.put("throughput_apart_over_chunked", apart / whole)
     tight = replace(chat, ttft_s=TIGHT[0], tpot_s=TIGHT[1])
-    apart = max(bench.goodput(tight, Fleet(replicas)) for replicas in APART)
-    figures.put("tight_apart_over_chunked", apart / bench.goodput(tight, Fleet(TOGETHER)))
+    most_apart = max(bench.throughput(chat, Fleet(replicas)) for replicas in APART)
+    best_apart = max(bench.goodput(tight, Fleet(replicas)) for replicas in APART)
+    return {
+        "throughput_apart_over_chunked": most_apart / bench.throughput(chat, Fleet(TOGETHER)),
+        "tight_apart_over_chunked": best_apart / bench.goodput(tight, Fleet(TOGETHER)),
+    }
+
+
+def measure(figures: Figures, benches: list[Bench]) -> Iterator[str]:
+    """Put the figures of all workloads, each the median of the benches; a line for each."""
+    for name in (*WORKLOADS, ""):
+        found = [compare(name, bench) if name else crossover(bench) for bench in benches]
+        for figure in found[0]:
+            figures.put_each(figure, [values[figure] for values in found])
+        if name:
+            apart, together, ratio = (
+                median(values[f"{name}_{what}"] for values in found)
+                for what in ("goodput_apart", "goodput_together", "apart_over_together")
+            )
+            yield (
+                f"{name}: {apart:.2f} requests per second and GPU apart, {together:.2f} together, "
+                f"{ratio:.2f} times as much (the paper: {WORKLOADS[name].paper})"
+            )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("--requests", type=int, default=3000, help="of each probe of a rate (3000)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, default=3, help="0, 1, … of the workloads (3)")
 
 
 def _measure_workloads(figures: Figures, asked: argparse.Namespace) -> None:
     figures.declare(FIGURES)
-    bench, console = Bench(asked.requests, asked.seed), Console(highlight=False)
-    for name in WORKLOADS:
-        console.print(compare(figures, name, bench), soft_wrap=True)
-    crossover(figures, bench)
+    console = Console(highlight=False)
+    for line in measure(figures, [Bench(asked.requests, seed) for seed in range(asked.seeds)]):
+        console.print(line, soft_wrap=True)
 
 
 def _measure_distserve(figures: Figures, _: argparse.Namespace) -> None:
