@@ -8,7 +8,7 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("torch")
 
 from argosy_bench.engine.fit import CONTEXTS, DECODES, PROMPTS, fitted, main  # noqa: E402
-from argosy_bench.engine.steps import chunk_of, decodes_of, plan_of  # noqa: E402
+from argosy_bench.engine.steps import DESIGNS, TEXTS, chunk_of, decodes_of, plan_of  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
 
@@ -44,3 +44,8 @@ def test_a_model_is_measured_and_both_lines_are_printed(tmp_path, capsys, monkey
     assert said[0].startswith("prefill, ms: ")
     assert said[1].startswith("decode step, ms: ")
     assert said[2].endswith(", float32")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_that_int8_is_scored_on_exists(name: str) -> None:
+    assert (DESIGNS / name).is_file()

@@ -46,9 +46,9 @@ TEXTS = (
     "0003-ttft-of-unstreamed-answers.md",
     "0008-kv-protocol-2.md",
     "0010-streams-survive.md",
-    "0014-neighbours.md",
+    "0011-health-and-affinity.md",
 )
-_DESIGNS = Path(__file__).resolve().parents[3] / "designs"
+DESIGNS = Path(__file__).resolve().parents[3] / "designs"
 
 
 def _figures() -> Iterator[Figure]:
@@ -236,7 +236,7 @@ def _loss(runner: TorchRunner, tokenizer: Tokenizer) -> float:
     losses: list[float] = []
     asked = SamplingParams(max_tokens=1, prompt_logprobs=0)
     for name in TEXTS:
-        tokens = tokenizer.encode((_DESIGNS / name).read_text())[:TOKENS]
+        tokens = tokenizer.encode((DESIGNS / name).read_text())[:TOKENS]
         chunk = replace(
             chunk_of(0, 0, len(tokens), sampling=asked, samples=False),
             tokens=tokens,
