@@ -274,7 +274,7 @@ def forecast_horizon_s(supply: tuple[RoleSupply, ...], windows: Windows) -> floa
 def removal_hold_s(supply: RoleSupply, windows: Windows) -> float:
     """How long fewer replicas must suffice before one is removed.
 
-    At least two cold starts: a replica that is missed takes one to come back, and the load must
-    have been seen for longer than that.
+    At least a cold start: a replica that is missed takes one to come back, and holds its GPUs
+    meanwhile, so that to keep it for that long costs no more than to start it again.
     """
-    return max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
+    return max(windows.down_hold_s, cold_start_s(supply, windows))

@@ -99,4 +99,4 @@ def test_a_cold_start_is_the_ninetieth_percentile_of_the_newest_twenty() -> None
     assert cold_start_s(six, windows) == 5.0, "half is rounded up"
     assert forecast_horizon_s((none, many), windows) == 90.0 + 20.0 + 10.0
     assert removal_hold_s(many, windows) == 60.0
-    assert removal_hold_s(none, windows) == 180.0
+    assert removal_hold_s(none, windows) == 90.0

@@ -103,7 +103,7 @@ def test_a_fleet_bids_at_most_its_own_budget(most: int, wanted: int) -> None:
 def test_a_bid_says_what_gpus_are_worth_for_how_long_they_stay_and_what_a_request_counts() -> None:
     cold = {"gpuBudget": {"weight": 250}, "coldStart": "200s"}
     bid = decided(created(slo=SLO, autoscaling=cold), decode=4, worth=((14, 3.0), (18, 5.0)))
-    assert bid == Bid(14, 18, 14, 2, ((14, 3.0), (18, 5.0)), weight=250.0, hold_s=400.0)
+    assert bid == Bid(14, 18, 14, 2, ((14, 3.0), (18, 5.0)), weight=250.0, hold_s=300.0)
     assert (bid.good(13), bid.good(14), bid.good(17), bid.good(99)) == (0, 750, 750, 1250)
     held = {"scaleDown": {"stabilization": "500s"}}
     assert decided(created(slo=SLO, autoscaling=held)).hold_s == 500.0

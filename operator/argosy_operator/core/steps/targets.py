@@ -544,7 +544,7 @@ def learn_written(
 def _hold_of(kept: Kept, windows: Windows) -> float:
     """The hold before a removal, of the role that starts slowest."""
     cold_s = max((seconds for _, seconds in kept.starts), default=windows.cold_start_s)
-    return max(windows.down_hold_s, 2 * cold_s)
+    return max(windows.down_hold_s, cold_s)
 
 
 def _starts(memory: LoopMemory, revision: str) -> tuple[tuple[str, float], ...]:
