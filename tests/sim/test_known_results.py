@@ -1,7 +1,8 @@
 """Results of the simulator that were worked out by its first, plain form: a quicker one gives the
 same ones.
 
-The law is HPA's, whose rule does not change. Times of single requests are compared by their sums.
+The law is HPA's, whose rule does not change, with targets of its own. Times of single requests are
+compared by their sums.
 """
 
 from math import fsum, isnan
@@ -11,7 +12,7 @@ import pytest
 
 from argosy_law.goals import SLO, Goals, RoleGoal
 from argosy_law.sim import figures
-from argosy_law.sim.laws import LAWS
+from argosy_law.sim.laws.hpa import HorizontalPodAutoscaler
 from argosy_law.sim.replay import Run, replay
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.machine import ColdStart, Replica, Setup
@@ -38,7 +39,8 @@ def run_of(setup: Setup) -> Run:
         roles=(RoleGoal("prefill", 1, 40), RoleGoal("decode", 1, 40)),
         slo=SLO(setup.ttft_s, setup.tpot_s),
     )
-    return replay(setup, requests(), LAWS["hpa"], goals, {"prefill": 3, "decode": 2})
+    law = HorizontalPodAutoscaler(prefill=2048.0, decode=24.0)
+    return replay(setup, requests(), law, goals, {"prefill": 3, "decode": 2})
 
 
 def shown(run: Run) -> dict[str, float]:
