@@ -215,7 +215,7 @@ class Node:
             sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling),
             arrival_s=0.0,
             candidates=candidates,
-            kept=kept,
+            first_has_kv=kept,
             priority=priority,
         )
         refusal = self.loop.submit(request, client)

@@ -192,7 +192,7 @@ async def test_what_nobody_needs_any_more_is_freed_at_once(leaving, first):
     if first == "closed":
         leaving.loop.abort(stream.name)
         await until(lambda: leaving.loop.leases.active)
-    leaving.loop.keep(stream.id, on=False)
+    leaving.loop.let_go(stream.id)
     leaving.loop.abort(stream.name)
     await until(lambda: not (leaving.scheduler.sequences or leaving.loop.leases.active))
     assert leaving.loop.leases.expired == 0
@@ -207,7 +207,7 @@ async def test_a_peer_that_asked_before_the_kv_was_freed_still_gets_it(leaving, 
         computed = prompt_tokens(staying)
         stream.begin(staying, network.address, kept=True)
         await stream.until_has(1)
-        leaving.loop.keep(stream.id, on=False)
+        leaving.loop.let_go(stream.id)
         assert await stream.text() == await true_text(PROMPT)
         assert computed == []
 

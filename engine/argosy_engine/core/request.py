@@ -82,8 +82,8 @@ class NewRequest:
     """Prefill engines ("ip:port") that may compute the prompt, the best first. Empty: it is
     computed here."""
 
-    kept: bool = False
-    """The first candidate is a decode engine that keeps the KV of this text: it had the stream
+    first_has_kv: bool = False
+    """The first candidate is a decode engine that holds the KV of this text: it served the stream
     before."""
 
     lease_s: float | None = None

@@ -64,14 +64,19 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The gateway is about to leave a stream and go on with it at another engine: when its
-    connection closes, its KV is kept for that engine."""
+    """The gateway is about to move a stream to another engine: when its connection closes, its KV
+    is held for that engine."""
 
     client_id: str
     """The request's id without what this engine added."""
 
-    on: bool = True
-    """False: it goes on without that KV, or has ended."""
+
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """A stream for which `Keep` came no longer needs its KV: it goes on elsewhere, or has ended."""
+
+    client_id: str
+    """As in `Keep`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,7 @@ class Wake:
     """Nothing to do but to look at the leases and deadlines again."""
 
 
-Message = Submit | SubmitRemote | Abort | Keep | SetLimits | Reset | Wake | PullEvent
+Message = Submit | SubmitRemote | Abort | Keep | LetGo | SetLimits | Reset | Wake | PullEvent
 
 
 def log_subject(message: Message | NewRequest) -> dict[str, object]:
@@ -110,7 +115,7 @@ def log_subject(message: Message | NewRequest) -> dict[str, object]:
             return {"request_id": client_id(prefill.request_id), "attempt": prefill.attempt}
         case Abort(request_id):
             return {"request_id": client_id(request_id)}
-        case Keep(request_id):
+        case Keep(request_id) | LetGo(request_id):
             return {"request_id": request_id}
         case Wake() | SetLimits() | Reset():
             return {}

@@ -42,6 +42,7 @@ from argosy_engine.runtime.ahead import Ahead, OneByOne, Steps
 from argosy_engine.runtime.inbox import (
     Abort,
     Keep,
+    LetGo,
     Message,
     Reset,
     SetLimits,
@@ -137,9 +138,9 @@ class EngineLoop:
         self.draining = False
         """Set by the drain: remote prefills are refused; the HTTP server refuses clients."""
         self.prefills_for_peers = True
-        """False in a decode engine: remote prefills are refused, but of streams that were kept."""
+        """False in a decode engine: remote prefills are refused, except for streams that it had."""
         self.lease_s = 30.0
-        """How long the KV of a stream is kept that goes on elsewhere, unless a peer has it."""
+        """How long the KV of a stream that goes on elsewhere is held at most."""
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
         self._steps = 0
@@ -151,7 +152,7 @@ class EngineLoop:
         """Where the tokens of clients' requests go, by request id, until the request ends."""
         self._remotes = RemotePrefills(scheduler, self.leases)
         self._moving: set[str] = set()
-        """Requests whose KV is kept when their connection closes."""
+        """Requests whose KV is held when their connection closes."""
         self._computing: Steps = OneByOne(lambda plan: self.runner.execute(plan))
         if launcher is not None:
             self._computing = Ahead(scheduler, launcher, may_go_on=self._may_go_on, clock=clock)
@@ -202,10 +203,14 @@ class EngineLoop:
         """The client closed its connection."""
         self._inbox.put(Abort(request_id))
 
-    def keep(self, client_id: str, *, on: bool = True) -> None:
-        """The stream of this request goes on at another engine as soon as its connection closes:
-        keep its KV then for as long as a lease lasts. Not `on`: nobody needs it any more."""
-        self._inbox.put(Keep(client_id, on))
+    def keep(self, client_id: str) -> None:
+        """Hold the KV of this request's stream for one lease when its connection closes: the stream
+        then goes on at another engine."""
+        self._inbox.put(Keep(client_id))
+
+    def let_go(self, client_id: str) -> None:
+        """Free the KV that `keep` holds, or no longer hold it when the connection closes."""
+        self._inbox.put(LetGo(client_id))
 
     def stop_here(self, request_id: str) -> None:
         """A stop string appeared in the text: the request ends as if by a stop token."""
@@ -404,11 +409,11 @@ class EngineLoop:
                 self._abort(request_id, reason)
                 if lease is not None:
                     self._remotes.let_go(lease)
-            case Keep(asked_id, True):
-                self._moving.update(r for r in self._sinks if client_id(r) == asked_id)
             case Keep(asked_id):
+                self._moving.update(r for r in self._sinks if client_id(r) == asked_id)
+            case LetGo(asked_id):
                 self._moving -= {r for r in self._moving if client_id(r) == asked_id}
-                self._remotes.free_kept(asked_id)
+                self._remotes.free_streams(asked_id)
             case PullAlive():
                 self.scheduler.pull_alive(message, self._clock())
             case PullReady():

@@ -102,8 +102,8 @@ class RemotePrefills:
         self._leases = leases
         self._open: dict[str, SubmitRemote] = {}
         """Those that have no answer yet, by `remote_id`."""
-        self._kept: dict[LeaseKey, Sequence] = {}
-        """Streams that were moved away and that no peer has a lease on yet."""
+        self._streams: dict[LeaseKey, Sequence] = {}
+        """Streams that were moved away, and on which no peer has a lease yet."""
 
     def key_of(self, submit: SubmitRemote) -> LeaseKey:
         return LeaseKey(submit.prefill.request_id, submit.prefill.attempt, self.epoch)
@@ -117,7 +117,7 @@ class RemotePrefills:
         """Queue the prompt, or refuse it."""
         request = _request(submit)
         refusal = self._scheduler.refusal(request)
-        if draining and self._kept_of(request.token_ids) is None:
+        if draining and self._find_stream(request.token_ids) is None:
             refusal = Refusal("draining", "this engine is draining: ask another one")
         if refusal is not None:
             self._leases.release(self.key_of(submit))
@@ -135,19 +135,19 @@ class RemotePrefills:
             self._leases.release(key)
             return False
         self._leases.grant(key, tuple(sequence.blocks), lease_s)
-        self._kept[key] = sequence
+        self._streams[key] = sequence
         return True
 
-    def free_kept(self, asked_id: str) -> None:
-        """Nobody asks for the streams of this client's id any more."""
-        for key in self._kept:
+    def free_streams(self, asked_id: str) -> None:
+        """Free the KV of the moved streams of this client's id."""
+        for key in self._streams:
             if client_id(key.request_id) == asked_id:
                 self._leases.release(key)
 
-    def _kept_of(self, token_ids: list[int]) -> LeaseKey | None:
-        """The kept stream that has the KV of this text, but for the rest of its last block."""
+    def _find_stream(self, token_ids: list[int]) -> LeaseKey | None:
+        """The moved stream that has the KV of this text, except the rest of its last block."""
         blocks = (len(token_ids) - 1) // self._scheduler.pool.block_size
-        for key, sequence in self._kept.items():
+        for key, sequence in self._streams.items():
             if 0 < blocks <= sequence.committed and sequence.tokens[: len(token_ids)] == token_ids:
                 return key
         return None
@@ -194,8 +194,8 @@ class RemotePrefills:
         except LeaseGoneError:  # the peer left during this step; its abort is in the inbox
             self.let_go(key)
         else:
-            if (kept := self._kept_of(sequence.request.token_ids)) is not None:
-                self._leases.release(kept)  # the peer's own lease holds the blocks from here on
+            if (moved := self._find_stream(sequence.request.token_ids)) is not None:
+                self._leases.release(moved)  # the peer's own lease holds the blocks from here on
             _answer(submit, _ready(key, sequence, emission.token_id))
 
     def let_go(self, key: LeaseKey) -> None:
@@ -207,8 +207,8 @@ class RemotePrefills:
     def collect(self) -> None:
         """Free the blocks of leases that are over."""
         for key in self._leases.collect():
-            kept = self._kept.pop(key, None)
-            name = remote_id(key.request_id, key.attempt) if kept is None else kept.request_id
+            moved = self._streams.pop(key, None)
+            name = remote_id(key.request_id, key.attempt) if moved is None else moved.request_id
             self._scheduler.free_lease(name)
 
 

@@ -131,7 +131,7 @@ class Asking:
         self._job = job
         self._clock = clock
         self._failed = failed
-        self._kept = job.is_kept_at(candidate)
+        self._has_kv = job.has_kv(candidate)
         self._address, _, self._uid = candidate.partition("/")
         self._writer: asyncio.StreamWriter | None = None
         self._fetch: Fetch | None = None
@@ -240,7 +240,7 @@ class Asking:
             async with _until(until_s, f"no progress within {until_s - moved:.1f} s"):
                 sign = await _next_sign(reader)
         self._check(sign, admitted)
-        if not self._kept:
+        if not self._has_kv:
             self._shared.pace.observe(sign.n_tokens, time.monotonic() - began)
         return sign
 
@@ -468,10 +468,10 @@ class Puller:
                 if error.cause == "shortage":
                     break  # it would be the same with the others, and is no fault of any
                 log.info("no KV from %s", error)
-                kept = job.is_kept_at(candidate)
-                if not (kept and error.cause == "refused"):  # it may have others' KV
+                has_kv = job.has_kv(candidate)
+                if not (has_kv and error.cause == "refused"):  # it may have others' KV
                     self._remember(candidate, error, now)
-                if not kept:  # it is no prefill engine
+                if not has_kv:  # it is no prefill engine
                     failed.append(
                         FailedPrefill(candidate.partition("/")[0], error.reason or error.cause)
                     )

@@ -93,7 +93,7 @@ class Endpoint:
         return self.role is not Role.DECODE or self.engine != "sglang"
 
     @property
-    def takes_kept(self) -> bool:
+    def moves_kv(self) -> bool:
         """Whether streams leave it, and go on at it, with their KV."""
         return self.role is Role.DECODE and self.engine == "argosy"
 

@@ -36,7 +36,7 @@ from argosy_gateway.relay.gateway import Gateway
 from argosy_gateway.relay.handover import ALONE, Handover, Refused, add_members
 from argosy_gateway.relay.handover.argosy import (
     Candidates,
-    Kept,
+    StreamKv,
     address_of,
     ask_to_keep,
 )
@@ -86,8 +86,8 @@ class FailedAttempt:
     """The engine was silent for too long, and may still compute."""
     moved: bool = False
     """The engine did the work, and drains: that is no failure."""
-    kept: Kept | None = None
-    """The KV of the stream, which the pod keeps for the next one."""
+    kv: StreamKv | None = None
+    """The KV of the stream, which the pod holds for the next one."""
     status: int = 503
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
@@ -118,8 +118,8 @@ class Attempt:
         "_handover",
         "_head_asked_at",
         "_heard",
-        "_keeps",
-        "_kept",
+        "_kv",
+        "_kv_here",
         "_led",
         "_left",
         "_moved",
@@ -141,17 +141,17 @@ class Attempt:
         route: Route,
         number: int,
         answer: Answer,
-        kept: Kept | None = None,
+        kv: StreamKv | None = None,
     ) -> None:
-        """`number` counts the attempts of a request that reached an engine, from 1. `kept` is the
-        KV of the stream, which was moved away from another pod."""
+        """`number` counts the attempts of a request that reached an engine, from 1. `kv` is that
+        of the stream at the pod that it has left."""
         self._gateway = gateway
         self._request = request
         self._route = route
         self._number = number
         self._answer = answer
-        self._kept = kept if route.head.takes_kept else None
-        prompt_tokens = 0 if self._kept is not None else request.prompt_tokens
+        self._kv = kv if route.head.moves_kv else None
+        prompt_tokens = 0 if self._kv is not None else request.prompt_tokens
         self._reservation = gateway.in_flight.reserve(route, prompt_tokens)
         self._first_token_timer: asyncio.TimerHandle | None = None
         self._exchange: http1.Exchange | None = None
@@ -177,8 +177,8 @@ class Attempt:
         self._timed_out = False
         self._first_token_is_late = False
         self._moved = False
-        self._keeps: Kept | None = None
-        """What the pod keeps of the stream that leaves it."""
+        self._kv_here: StreamKv | None = None
+        """What this pod holds of the stream that leaves it."""
         self._left = False
 
     def __enter__(self) -> Self:
@@ -266,18 +266,18 @@ class Attempt:
         if self._exchange is None:
             return
         self._moved = True
-        if self._answer.started and self._route.head.takes_kept:
-            self._gateway.keep_running(self._leave_kept(self._exchange))
+        if self._answer.started and self._route.head.moves_kv:
+            self._gateway.keep_running(self._leave_with_kv(self._exchange))
         else:
             self._exchange.abort("its pod drains")
 
-    async def _leave_kept(self, exchange: Exchange) -> None:
-        kept = await ask_to_keep(self._gateway, self._request, self._route.head)
+    async def _leave_with_kv(self, exchange: Exchange) -> None:
+        kv = await ask_to_keep(self._gateway, self._request, self._route.head)
         if self._exchange is exchange:
-            self._keeps = kept
+            self._kv_here = kv
             exchange.abort("its pod drains")
-        elif kept is not None:  # the stream has ended meanwhile, or its client has left
-            kept.end()
+        elif kv is not None:  # the stream has ended meanwhile, or its client has left
+            kv.end()
 
     async def run(self) -> Ending | FailedAttempt:
         """Call the engine and pass its answer on. Raises ShortageError."""
@@ -323,7 +323,7 @@ class Attempt:
             return Ending.INVALID
         except BrokenError as error:
             if self._moved:
-                return FailedAttempt(RetryReason.DRAINING, str(error), moved=True, kept=self._keeps)
+                return FailedAttempt(RetryReason.DRAINING, str(error), moved=True, kv=self._kv_here)
             if (refused := self._refused) is not None and not self._answer.started:
                 await self._answer.send_whole(refused.status, refused.headers, refused.body)
                 return Ending.INVALID
@@ -355,10 +355,8 @@ class Attempt:
             if head.status >= 500:
                 self._count_error(head, await self._read_whole(exchange))
             return failed
-        if (
-            self._kept is not None
-        ):  # the head comes with a token: the KV is leased, or not asked for
-            self._kept.end()
+        if self._kv is not None:
+            self._kv.end()  # the head comes with a token, so the engine has the KV or did without
         if self._request.stream and head.status == 200:
             return await self._stream(exchange, head)
         return await self._whole(exchange, head)
@@ -408,14 +406,14 @@ class Attempt:
     def _choose_handover(self) -> Handover | None:
         """Return the protocol of the route's engines; None if the head computes the prompt."""
         gateway, request, route = self._gateway, self._request, self._route
-        if not route.prefills and self._kept is None:
+        if not route.prefills and self._kv is None:
             return None
         if route.head.engine == "vllm":
             return TwoPhases(gateway, request, route, self._body)
         if route.head.engine == "sglang":
             return Rooms(gateway, request, route, self._body, self._end_exchange)
         goes_on = self._answer.started
-        return Candidates(gateway, request, route, goes_on=goes_on, kept=self._kept)
+        return Candidates(gateway, request, route, goes_on=goes_on, kv=self._kv)
 
     def _end_exchange(self, why: str, refused: Refused | None) -> None:
         self._given_up, self._refused = why, refused

@@ -16,7 +16,7 @@ from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.relay.answer import Answer, ClientBody, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
 from argosy_gateway.relay.gateway import Gateway
-from argosy_gateway.relay.handover.argosy import Kept
+from argosy_gateway.relay.handover.argosy import StreamKv
 from argosy_gateway.relay.metrics import ResumeReason, RetryReason
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.relay.verdicts import Ending, Outcome, Path
@@ -42,7 +42,7 @@ class Relay:
         "_canary",
         "_faults",
         "_gateway",
-        "_kept",
+        "_kv",
         "_path",
         "_reached",
         "_request",
@@ -89,7 +89,7 @@ class Relay:
         """Uids of the pods that failed this request or were busy: they are chosen last."""
         self._route: Route | None = None
         """Of the latest attempt; None before the first."""
-        self._kept: Kept | None = None
+        self._kv: StreamKv | None = None
         """The KV of the stream, at the decode pod that it has left."""
         self._canary = False
         """The request is the canary's."""
@@ -136,9 +136,9 @@ class Relay:
         adapter = self._request.adapter
         return bool(self._gateway.groups(self._tried, revision=self._revision, adapter=adapter))
 
-    def _let_go(self) -> None:
-        if self._kept is not None:
-            self._kept.end()
+    def _end_kv(self) -> None:
+        if self._kv is not None:
+            self._kv.end()
 
     @property
     def _revision(self) -> str | None:
@@ -171,7 +171,7 @@ class Relay:
             gateway.relays.discard(self)
             gateway.mark_active()
             gateway.moves.end(self._answer)
-            self._let_go()
+            self._end_kv()
             self._answer.resume.end()
             log.debug("ended: %s", ending.value)
             gateway.metrics.count_ended(
@@ -293,7 +293,7 @@ class Relay:
         logs.bind(attempt=number)
         self._gateway.report_sent(self._routing_request, route)
         with Attempt(
-            self._gateway, self._request, route, number, self._answer, self._kept
+            self._gateway, self._request, route, number, self._answer, self._kv
         ) as attempt:
             self._attempt = attempt
             begun = self._answer.started
@@ -307,9 +307,9 @@ class Relay:
         if attempt.lost_kv or (isinstance(result, FailedAttempt) and result.is_fault):
             self._faults.add(route.head.revision)
         if isinstance(result, FailedAttempt):
-            if result.worked or result.moved:  # else nobody has asked for what is kept
-                self._let_go()
-                self._kept = result.kept
+            if result.worked or result.moved:  # otherwise no engine has asked for the KV yet
+                self._end_kv()
+                self._kv = result.kv
             if result.reason is RetryReason.CONNECT:
                 return result  # no engine has seen it: the next attempt has the same number
             if result.worked or result.moved or result.reason is RetryReason.BUSY:

@@ -57,12 +57,12 @@ class PullJob:
     priority: int = 0
     """The request's; the prefill engine's queue goes by it, too."""
 
-    kept: bool = False
-    """The first candidate has the KV already, of a stream that it had before."""
+    first_has_kv: bool = False
+    """The first candidate has the KV already: it generated this text before."""
 
-    def is_kept_at(self, candidate: str) -> bool:
+    def has_kv(self, candidate: str) -> bool:
         """Whether this candidate has the KV already."""
-        return self.kept and candidate == self.candidates[0]
+        return self.first_has_kv and candidate == self.candidates[0]
 
 
 class FailedPrefill(NamedTuple):

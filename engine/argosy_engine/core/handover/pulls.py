@@ -119,7 +119,7 @@ class Pulls:
             have_tokens=sequence.num_computed,
             timeout_s=timeout_s,
             priority=sequence.request.priority,
-            kept=sequence.request.kept,
+            first_has_kv=sequence.request.first_has_kv,
         )
 
     def renew(self, event: PullAlive | PullReady, now: float) -> None:
@@ -159,11 +159,11 @@ class Pulls:
             return None
         current.move(after)
         sequence = current.sequence
-        # KV that was kept says nothing about prompts that a peer has yet to compute.
+        # A peer that has the KV shows nothing of how long it takes to compute a prompt.
         if (
             isinstance(event, PullDone)
             and current.ready_s is not None
-            and not sequence.request.kept
+            and not sequence.request.first_has_kv
         ):
             missing = sequence.n_prompt - sequence.num_computed
             self._took(missing, current.ready_s + event.exposed_s)

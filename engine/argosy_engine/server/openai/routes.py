@@ -201,7 +201,7 @@ class OpenAiApi:
 
     async def _let_go(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """The stream with this x-request-id goes on elsewhere, or has ended."""
-        self._loop.keep(_headers(scope).get("x-request-id", ""), on=False)
+        self._loop.let_go(_headers(scope).get("x-request-id", ""))
         await send_whole(send, 200, b"{}")
 
     async def _version(self, _scope: Scope, _receive: Receive, send: Send) -> None:
@@ -416,7 +416,7 @@ class OpenAiApi:
         sampling = job.parsed.sampling
         if job.sent is not None and job.reason is None:
             token_ids, sampling = token_ids + job.sent.token_ids, job.sent.continued(sampling)
-        salt, kept = job.parsed.cache_salt, "" if job.sent is None else self._kept_at(headers)
+        salt, source = job.parsed.cache_salt, "" if job.sent is None else self._kept_at(headers)
         # A peer would not tell of the prompt, and knows no salt.
         here = sampling.prompt_logprobs is not None or bool(salt)
         request = NewRequest(
@@ -426,8 +426,8 @@ class OpenAiApi:
             arrival_s=arrival_s,
             attempt=gateway_headers.attempt(headers.get("x-argosy-attempt")),
             cache_salt=salt,
-            candidates=() if here else self._candidates(headers, kept),
-            kept=bool(kept) and not here,
+            candidates=() if here else self._candidates(headers, source),
+            first_has_kv=bool(source) and not here,
             priority=gateway_headers.priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
             tpot_limit_s=gateway_headers.tpot_limit_s(headers.get("x-argosy-tpot-ms")),
@@ -441,17 +441,17 @@ class OpenAiApi:
             raise to_api_error(refusal, job.parsed.prompt_name)
         return request
 
-    def _candidates(self, headers: dict[str, str], kept: str) -> tuple[str, ...]:
-        """Addresses, each with "/" and its pod's uid where the gateway names uids, too; first the
-        decode engine that kept the stream's KV."""
+    def _candidates(self, headers: dict[str, str], source: str) -> tuple[str, ...]:
+        """Addresses, each with "/" and its pod's uid where the gateway names uids, too; first
+        `source`, the decode engine that holds the stream's KV, unless it is empty."""
         if self._role.now != "decode":
             return ()
         value = headers.get("x-argosy-prefill", "")
         others = candidates(value, headers.get("x-argosy-prefill-uids")) if value else ()
-        return (kept, *others) if kept else others
+        return (source, *others) if source else others
 
     def _kept_at(self, headers: dict[str, str]) -> str:
-        """The decode engine that keeps the KV of a stream which goes on here; empty: none."""
+        """The decode engine that holds the KV of a stream which goes on here; empty: none."""
         value = headers.get("x-argosy-kept-at", "")
         return gateway_headers.kept_at(value) if value and self._role.now == "decode" else ""
 

@@ -17,7 +17,7 @@ from argosy_gateway.routing.roster import Route
 from argosy_gateway.wire.http1 import authority
 from argosy_gateway.wire.openai import CompletionRequest
 
-__all__ = ["Candidates", "Kept", "address_of", "ask_to_keep"]
+__all__ = ["Candidates", "StreamKv", "address_of", "ask_to_keep"]
 
 log = logging.getLogger(__name__)
 
@@ -29,8 +29,8 @@ _TELL_S = 1.0
 """
 
 
-class Kept:
-    """The KV of a stream that has left a decode pod, which keeps it for the pod that is next."""
+class StreamKv:
+    """The KV of a stream that has left a decode pod, which holds it for the next one."""
 
     def __init__(self, gateway: Gateway, request: CompletionRequest, pod: Endpoint) -> None:
         self._gateway = gateway
@@ -39,8 +39,7 @@ class Kept:
         self._ended = False
 
     def end(self) -> None:
-        """Nobody needs it any more: have the pod free it now, and not at the end of its lease. May
-        be called twice."""
+        """Have the pod free it now, before the end of its lease. May be called twice."""
         if not self._ended:
             self._ended = True
             self._gateway.keep_running(self._let_go())
@@ -49,11 +48,13 @@ class Kept:
         await _tell(self._gateway, self._request, self.pod, "/argosy/let-go")
 
 
-async def ask_to_keep(gateway: Gateway, request: CompletionRequest, pod: Endpoint) -> Kept | None:
-    """Have a decode pod keep the KV of this request's stream when its connection closes. Return
-    None if it does not: it is gone, or of an earlier release."""
-    kept = await _tell(gateway, request, pod, "/argosy/keep")
-    return Kept(gateway, request, pod) if kept else None
+async def ask_to_keep(
+    gateway: Gateway, request: CompletionRequest, pod: Endpoint
+) -> StreamKv | None:
+    """Have a decode pod hold the KV of this request's stream when its connection closes. Return
+    None if it does not: it is gone, or does not know the call."""
+    holds = await _tell(gateway, request, pod, "/argosy/keep")
+    return StreamKv(gateway, request, pod) if holds else None
 
 
 async def _tell(gateway: Gateway, request: CompletionRequest, pod: Endpoint, path: str) -> bool:
@@ -82,7 +83,7 @@ async def _tell(gateway: Gateway, request: CompletionRequest, pod: Endpoint, pat
 
 class Candidates:
     """Headers that name the prefill pods of the route, best first, and before them the decode pod
-    that the stream has left, if that keeps its KV."""
+    that the stream has left, if it holds the KV."""
 
     def __init__(
         self,
@@ -91,14 +92,14 @@ class Candidates:
         route: Route,
         *,
         goes_on: bool,
-        kept: Kept | None = None,
+        kv: StreamKv | None = None,
     ) -> None:
         """`goes_on`: the stream has begun at another engine."""
         self._gateway = gateway
         self._request = request
         self._prefills = route.prefills
         self._goes_on = goes_on
-        self._kept = kept
+        self._kv = kv
 
     async def lead(self) -> Led:
         """Return the headers; nothing is sent."""
@@ -108,8 +109,8 @@ class Candidates:
                 ("x-argosy-prefill", ",".join(map(address_of, self._prefills))),
                 ("x-argosy-prefill-uids", ",".join(pod.uid for pod in self._prefills)),
             ]
-        if self._kept is not None:
-            pod = self._kept.pod
+        if self._kv is not None:
+            pod = self._kv.pod
             headers.append(("x-argosy-kept-at", f"{address_of(pod)}/{pod.uid}"))
         if self._request.stream:
             headers.append(("x-argosy-handover", "1"))
