@@ -78,7 +78,8 @@ def wavering(seed: int, minutes: int) -> list[float]:
 
 def level(counts: list[float]) -> float:
     """Requests in a bin that the newest ones are taken for."""
-    recent = demand.segment(tuple(counts), demand.noise(tuple(counts)))
+    bins = tuple(counts)
+    recent = demand.segment(bins, demand.noise(bins, demand.dispersion(bins)))
     return sum(recent) / len(recent)
 
 
@@ -95,7 +96,7 @@ def test_among_such_minutes_twice_the_load_is_known_in_the_second_of_them(seed: 
 
 
 def test_a_few_bins_show_no_noise_of_minutes() -> None:
-    assert demand.noise((150.0,) * 12) == 1.0
+    assert demand.noise((150.0,) * 12, 1.0) == 1.0
 
 
 # --- the margin -----------------------------------------------------------------------------------

@@ -124,13 +124,12 @@ def wander(counts: tuple[float, ...], spread: float) -> float:
     return max(spread, median(squares) / CHI_SQUARED_MEDIAN)
 
 
-def noise(counts: tuple[float, ...]) -> float:
-    """Variance over mean that a change of the level must stand out from.
+def noise(counts: tuple[float, ...], spread: float) -> float:
+    """Variance over mean that a change of the level must stand out from; at least `spread`.
 
-    That of single bins, or of minutes where it is significantly more: a minute that is over before
-    a replica serves is noise. Above `DISPERSION_RANGE` it is load.
+    That of minutes counts where it is significantly more than that of single bins: a minute that is
+    over before a replica serves is noise. Above `DISPERSION_RANGE` it is load.
     """
-    spread = dispersion(counts)
     differences = max(len(counts) / WANDER_BINS - 1, 1.0)
     by_chance = 2 * MEDIAN_ERROR / sqrt(differences) * spread
     return min(max(wander(counts, spread) - by_chance, spread), DISPERSION_RANGE[1])
@@ -157,7 +156,8 @@ def find_rise(counts: tuple[float, ...]) -> Rise | None:
     and about as well as a step to the newest segment; and no line over fewer bins may say that the
     rise is over.
     """
-    of_minutes, shorter = wander(counts, dispersion(counts)), list[tuple[float, float]]()
+    spread, shorter = dispersion(counts), list[tuple[float, float]]()
+    of_minutes = wander(counts, spread)
     for size in RISE_BINS:
         if size > len(counts):
             return None
@@ -166,7 +166,7 @@ def find_rise(counts: tuple[float, ...]) -> Rise | None:
             mean = sum(counts[-size:]) / size
             if slope > RISE_STEEPEST * mean:
                 return None
-            since = len(segment(counts, noise(counts)))
+            since = len(segment(counts, noise(counts, spread)))
             step = _misses(counts[-size:-since]) + _misses(counts[-min(since, size) :])
             fits = misfit <= size - 2 + RISE_FITS * sqrt(2 * (size - 2))
             goes_on = all(slope - one <= RISE_AGREES * of for one, of in shorter)
@@ -386,7 +386,7 @@ def estimate_demand(
         return state, NO_DEMAND
     scrape_s, counts = windows.scrape_s, state.counts
     spread = dispersion(counts)
-    recent = segment(counts, noise(counts))
+    recent = segment(counts, noise(counts, spread))
     mean = sum(recent) / len(recent)
     rate, error = mean / scrape_s, sqrt(spread * max(mean, 0.25) / len(recent)) / scrape_s
     errors = ERRORS_ADDED if len(recent) > 1 or len(counts) == 1 else ERRORS_OF_LEAP
