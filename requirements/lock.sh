@@ -8,8 +8,8 @@ pin() { # file, extras…
     "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
         --no-annotate --custom-compile-command "make lock" "${extras[@]}" ../pyproject.toml -o "$out"
 }
-pin all.txt operator gateway engine fetch nixl dev reference
-pin dev.txt operator gateway dev
+pin all.txt operator gateway engine fetch measure nixl dev reference
+pin dev.txt operator gateway measure dev
 pin operator.txt operator
 pin gateway.txt gateway
 pin engine.txt engine

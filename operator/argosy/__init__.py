@@ -1,4 +1,4 @@
-"""The `argosy` command: one name for five programs.
+"""The `argosy` command: one name for all programs.
 
 The first word after `argosy` decides which package is imported: the operator's image has no torch,
 and the gateway's image has no kopf. All programs may import the other modules of this package.
@@ -9,12 +9,13 @@ import sys
 from typing import NoReturn
 
 _PROGRAMS = {
-    "operator": ("argosy_operator.cli", "run the operator; explain, crds"),
-    "gateway": ("argosy_gateway.cli", "run a fleet's gateway"),
-    "engine": ("argosy_engine.cli", "serve a model"),
-    "fetch": ("argosy_fetch.cli", "fetch a fleet's model into its claim"),
-    "simulate": ("argosy_law.sim.cli", "replay a trace of requests in virtual time"),
+    "operator": ("argosy_operator.cli", "operator", "run the operator; explain, crds"),
+    "gateway": ("argosy_gateway.cli", "gateway", "run a fleet's gateway"),
+    "engine": ("argosy_engine.cli", "engine", "serve a model"),
+    "fetch": ("argosy_fetch.cli", "fetch", "fetch a fleet's model into its claim"),
+    "simulate": ("argosy_law.sim.cli", "simulate", "replay a trace of requests in virtual time"),
 }
+"""Command → the module whose `main` it is, the extra that installs what it needs, and a line."""
 _PLUGIN = "argosy_operator.cli.kubectl.app"
 
 
@@ -24,7 +25,7 @@ def main() -> NoReturn:
     if words[:1] == ["--version"]:
         _print_version()
     if not words or words[0] not in _PROGRAMS:
-        usage = "\n".join(f"  argosy {name:9} {what}" for name, (_, what) in _PROGRAMS.items())
+        usage = "\n".join(f"  argosy {name:9} {what}" for name, (*_, what) in _PROGRAMS.items())
         usage += "\n  argosy --version"
         asked_for_help = bool(words) and words[0] in {"-h", "--help", "help"}
         stream = sys.stdout if asked_for_help else sys.stderr
@@ -59,8 +60,7 @@ def _run(program: str, argv: list[str], function: str = "main") -> NoReturn:
     # Before the import: it needs the program's extra, and torch takes seconds.
     if argv[-1:] == ["--version"] and function == "main":
         _print_version()
-    extra = "operator" if program == "kubectl" else program
-    module = _PLUGIN if program == "kubectl" else _PROGRAMS[program][0]
+    module, extra, _ = _PROGRAMS.get(program, (_PLUGIN, "operator", ""))
     try:
         entry = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -50,7 +50,14 @@ def test_a_command_prints_it(command: str) -> None:
 def test_a_program_prints_it_also_where_its_extra_is_not_installed(
     program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    modules = ("argosy_operator", "argosy_gateway", "argosy_engine", "argosy_fetch", "argosy_law")
+    modules = (
+        "argosy_operator",
+        "argosy_gateway",
+        "argosy_engine",
+        "argosy_fetch",
+        "argosy_law",
+        "argosy_measure",
+    )
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setattr(sys, "argv", ["argosy", program, "--version"])
