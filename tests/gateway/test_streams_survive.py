@@ -43,6 +43,8 @@ class Reader:
         self.path, self.body = ask(number, chat=number % 2 == 1, **options)
         self.body["stream_options"] = {"include_usage": True}
         self.chunks: list[dict] = []
+        self.pod = ""
+        """The pod that decodes; the first one, if the stream goes on elsewhere."""
         self.done = False
         self.lines: list[str] = []
 
@@ -52,6 +54,8 @@ class Reader:
             web.stream("POST", self._url + self.path, json=self.body) as answer,
         ):
             assert answer.status_code == 200
+            names = (answer.headers.get(f"x-argosy-{what}") for what in ("decode-pod", "pod"))
+            self.pod = next(name for name in names if name)
             async for line in answer.aiter_lines():
                 if line:
                     self.lines.append(line)
@@ -79,6 +83,16 @@ class Reader:
         assert usage["completion_tokens"] == self.body["max_tokens"]
 
 
+async def until_some_run(f: Front, readers: list[Reader], engine: SimEngine, chunks: int) -> None:
+    """A stream of this engine has so many chunks, and goes on."""
+
+    def run() -> bool:
+        mine = [reader for reader in readers if reader.pod == engine.name and not reader.done]
+        return any(len(reader.chunks) > chunks for reader in mine)
+
+    await f.until(run, timeout_s=60)
+
+
 async def whole_texts(f: Front, count: int, **options) -> list[str]:
     """The texts of undisturbed streams."""
     readers = [Reader(f, number, **options) for number in range(count)]
@@ -101,7 +115,7 @@ async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
         texts = await whole_texts(f, count)
         readers = [Reader(f, number) for number in range(count)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
-        await f.until(lambda: min(len(r.chunks) for r in readers) > 20, timeout_s=60)
+        await until_some_run(f, readers, heads[0], 20)
         kill(heads[0])
         await reading
         for reader, text in zip(readers, texts, strict=True):
@@ -114,15 +128,15 @@ async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
 
 async def test_no_stream_and_no_request_waits_for_an_engine_that_is_stopped(engines):
     """SIGSTOP: its kernel still takes connections and bytes. Six requests are unstreamed."""
-    count = 12
+    count, tokens = 12, 2 * TOKENS
     heads = [e for e in engines if e.role != "prefill"]
     async with front(limits=Limits(wait_s=1.0, silent_s=2.0)) as f:
         f.state.directory.replace(map(endpoint_of, engines))
-        texts = await whole_texts(f, count)
-        readers = [Reader(f, number) for number in range(count)]
+        texts = await whole_texts(f, count, tokens=tokens)
+        readers = [Reader(f, number, tokens=tokens) for number in range(count)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
-        await f.until(lambda: min(len(r.chunks) for r in readers) > 5, timeout_s=60)
-        path, body = ask(0)
+        await until_some_run(f, readers, heads[0], 5)
+        path, body = ask(0, tokens=tokens)
         async with httpx.AsyncClient(base_url=f.url, timeout=60, verify=False) as web:
             heads[0].process.send_signal(signal.SIGSTOP)
             try:
@@ -183,7 +197,7 @@ async def test_a_decode_engine_that_dies_while_its_streams_leave_it_breaks_none(
             texts = await whole_texts(f, count)
             readers = [Reader(f, number) for number in range(count)]
             reading = asyncio.gather(*(reader.read() for reader in readers))
-            await f.until(lambda: min(len(r.chunks) for r in readers) > 20, timeout_s=60)
+            await until_some_run(f, readers, leaving, 20)
             drains = [endpoint_of(leaving, State.DRAINING), *map(endpoint_of, (prefill, staying))]
             f.state.directory.replace(drains)
             f.state.sweep()
@@ -205,7 +219,7 @@ async def test_an_engine_whose_drain_runs_out_of_time_hands_its_streams_over():
             texts = await whole_texts(f, 6)
             readers = [Reader(f, number) for number in range(6)]
             reading = asyncio.gather(*(reader.read() for reader in readers))
-            await f.until(lambda: min(len(r.chunks) for r in readers) > 10, timeout_s=60)
+            await until_some_run(f, readers, engines[0], 10)
             engines[0].process.send_signal(signal.SIGTERM)
             await reading
             for reader, text in zip(readers, texts, strict=True):

@@ -266,8 +266,12 @@ def frames_of(data: bytes) -> list[int]:
 
 
 async def test_t33_prefill_may_die_before_and_within_any_frame_and_the_text_stays(
-    prefill, decode, true_text
+    monkeypatch, prefill, decode, true_text
 ):
+    # A machine that is busy for seconds is no prefill pod that is slow.
+    monkeypatch.setattr("argosy_engine.core.handover.patience.GRACE_S", 20.0)
+    for patience in ("_ACCEPT_S", "_SILENCE_S", "CONNECT_S"):
+        monkeypatch.setattr(f"argosy_engine.transfer.puller.{patience}", 20.0)
     expected = await true_text(LONG)
     async with fault_proxy(prefill.address) as network:
         assert await text(decode, LONG, network.address) == expected
