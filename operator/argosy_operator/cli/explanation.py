@@ -214,6 +214,7 @@ UNITS = (
     ("_share", "{:.1%}"),
     ("_per_s", "{:.4g} requests/s"),
     ("_replicas", "{:.4g} replicas"),
+    ("holds_first_tokens", "{:g}"),
     ("_tokens", "{:.4g} tokens"),
     ("_backlog_s", "{:.4g} replica-seconds"),
     ("_s", "{:.4g} s"),
