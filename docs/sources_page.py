@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from argosy_bench.goodput.distserve import PAPER, WITHIN
-from argosy_bench.goodput.parts import WORKLOADS
+from argosy_measure.workloads import WORKLOADS
 
 __all__ = ["Claim", "Figure", "Held", "Measured", "Row", "Verdict", "page", "read_runs", "take"]
 

@@ -18,7 +18,6 @@ import argparse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import exp, inf, log
-from random import Random
 from statistics import mean, median
 
 from rich.console import Console
@@ -29,9 +28,10 @@ from argosy_law.sim.figures import attainment
 from argosy_law.sim.replay import Replicas, static
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.machine import Replica, Setup
+from argosy_measure.workloads import WORKLOADS, Workload
 from local.figures import Figure, Figures, Target
 
-PROFILE, GOAL, LONGEST = "opt-13b-a100", 0.9, 2048
+PROFILE, GOAL = "opt-13b-a100", 0.9
 APART: tuple[Replicas, ...] = (
     {"prefill": 1, "decode": 1},
     {"prefill": 2, "decode": 1},
@@ -43,41 +43,8 @@ CLOSE = 1.02
 """Ratio of two rates between which a goodput is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """One row of DistServe's table of workloads."""
-
-    ttft_s: float
-    tpot_s: float
-    prompt: float
-    output: float
-    """Mean tokens."""
-    spread: float
-    """Standard deviation of the logarithm of both: a guess, since the paper has means only. With
-    0.7 a tenth of the chatbot's prompts would miss TTFT alone on vLLM's profile."""
-    paper: str
-    """Rate of DistServe over that of vLLM, as the paper reports it."""
-
-    def requests(self, rate: float, count: int, seed: int) -> Trace:
-        """Poisson arrivals; `rate` inf: all come at once."""
-        rng, at, trace = Random(f"{seed}"), 0.0, Trace([], [], [])  # noqa: S311 (no secret)
-        for _ in range(count):
-            at += rng.expovariate(rate) if rate < inf else 0.0
-            prompt, output = (
-                round(length * exp(self.spread * rng.gauss(0, 1) - self.spread**2 / 2))
-                for length in (self.prompt, self.output)
-            )
-            trace.output.append(min(max(output, 1), LONGEST // 2))
-            trace.prompt.append(min(max(prompt, 1), LONGEST - trace.output[-1]))
-            trace.arrival.append(at)
-        return trace
-
-
-WORKLOADS: Mapping[str, Workload] = {
-    "chatbot": Workload(0.25, 0.1, 755.5, 200.3, 0.45, "2.0 to 3.41"),
-    "code": Workload(0.125, 0.2, 171.3, 98.2, 0.4, "3.2"),
-    "summarization": Workload(15.0, 0.15, 1738.3, 90.7, 0.15, "4.48"),
-}
+PAPER: Mapping[str, str] = {"chatbot": "2.0 to 3.41", "code": "3.2", "summarization": "4.48"}
+"""Rate of DistServe over that of vLLM, as the paper reports it."""
 TIGHT = (0.4, 0.04)
 """TTFT and TPOT of the paper's first figure, for the chatbot's lengths."""
 VLLM = replace(
@@ -153,10 +120,12 @@ class Bench:
     @staticmethod
     def _setup(of: Workload, fleet: Fleet) -> Setup:
         ours = Replica.preset(PROFILE)
+        assert of.slo is not None
+        ttft_s, tpot_s = of.slo
         if fleet.vllm:
             vllm = replace(ours, profile=VLLM)
-            return Setup(vllm, of.ttft_s, of.tpot_s, batching="prefill-first")
-        return Setup(ours, of.ttft_s, of.tpot_s)
+            return Setup(vllm, ttft_s, tpot_s, batching="prefill-first")
+        return Setup(ours, ttft_s, tpot_s)
 
 
 def most(met: Callable[[float], bool], least: float) -> float:
@@ -203,7 +172,7 @@ def compare(name: str, bench: Bench) -> dict[str, float]:
 def crossover(bench: Bench) -> dict[str, float]:
     """Return where requests are better served apart, and where together."""
     chat = WORKLOADS["chatbot"]
-    tight = replace(chat, ttft_s=TIGHT[0], tpot_s=TIGHT[1])
+    tight = replace(chat, slo=TIGHT)
     most_apart = max(bench.throughput(chat, Fleet(replicas)) for replicas in APART)
     best_apart = max(bench.goodput(tight, Fleet(replicas)) for replicas in APART)
     return {
@@ -225,7 +194,7 @@ def measure(figures: Figures, benches: list[Bench]) -> Iterator[str]:
             )
             yield (
                 f"{name}: {apart:.2f} requests per second and GPU apart, {together:.2f} together, "
-                f"{ratio:.2f} times as much (the paper: {WORKLOADS[name].paper})"
+                f"{ratio:.2f} times as much (the paper: {PAPER[name]})"
             )
 
 
