@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from argosy_operator.core.budgets import (
@@ -138,6 +138,14 @@ def test_a_larger_weight_never_takes_a_gpu_from_its_fleet(
     assert given_to(heavier, budgets)[fleet] >= given_to(bids, budgets)[fleet]
 
 
+_STEEP = {
+    A: Bid(0, 4, 3, 1, ((0, 0), (2, 5), (4, 14)), 50.0),
+    B: Bid(0, 4, 0, 1, ((0, 0), (1, 1), (2, 2), (3, 7), (4, 16)), 50.0),
+}
+"""Each one's last GPUs bring the most: who has more comes first, and gets them."""
+
+
+@example(_STEEP, Budgets(None, {"ns": 6}))
 @given(ANY, BUDGETS)
 @settings(deadline=None)
 def test_what_was_given_stays_given_while_nothing_changes(

@@ -5,6 +5,7 @@ Bids are made in each round by `core/steps/targets.py` and collected by `shell/b
 """
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -67,6 +68,11 @@ class Room:
         self._fleets = inf if budgets.fleets is None else float(budgets.fleets)
         self._namespaces = {name: float(gpus) for name, gpus in budgets.namespaces.items()}
 
+    def __copy__(self) -> "Room":
+        other = Room(Budgets())
+        other._fleets, other._namespaces = self._fleets, dict(self._namespaces)
+        return other
+
     def left(self, fleet: Fleet) -> float:
         """GPUs that the fleet could be given."""
         return min(self._fleets, self._namespaces.get(fleet[0], inf))
@@ -103,23 +109,46 @@ Shares = Mapping[Fleet, Share]
 def shares(bids: Bids, room: Room, before: Shares, now: float) -> dict[Fleet, Share]:
     """GPUs of each fleet, from its `least` to its `wanted`. They are taken from `room`.
 
-    `before`: the shares so far; a fleet that is not in it had what it holds."""
+    `before`: the shares so far; a fleet that is not in it had what it holds.
+
+    They are divided again from the result until that stays, so that the next round with the same
+    bids moves nothing: what fleets had counts more (`MARGIN`), and where a fleet's second GPU
+    brings more than its first, that alone may change who comes first. If the results go round in a
+    circle, the one that is worth most counts."""
     former = {fleet: before.get(fleet) or _standing(bid) for fleet, bid in bids.items()}
-    given = {fleet: bid.least for fleet, bid in bids.items()}
-    for fleet, gpus in given.items():
-        room.take(fleet, gpus)
-    kept = {
-        fleet: min(share.gpus, bids[fleet].wanted) - given[fleet]
+    held = {
+        fleet: min(share.gpus, bids[fleet].wanted) - bids[fleet].least
         for fleet, share in former.items()
         if now - share.raised_at < bids[fleet].hold_s
     }
-    _add(given, level(kept, bids, room))
-    _by_gain(given, bids, room, former)
-    _add(given, level({f: bid.wanted - given[f] for f, bid in bids.items()}, bids, room))
+    found = [{fleet: share.gpus for fleet, share in former.items()}]
+    while (given := _divide(bids, copy(room), held, found[-1])) not in found:
+        found.append(given)
+    circle = found[found.index(given) :]
+    given = max(circle, key=lambda each: (_worth(bids, each), sorted(each.items())))
+    for fleet, gpus in given.items():
+        room.take(fleet, gpus)
     return {
         fleet: Share(gpus, now if gpus > former[fleet].gpus else former[fleet].raised_at)
         for fleet, gpus in given.items()
     }
+
+
+def _divide(
+    bids: Bids, room: Room, held: Mapping[Fleet, int], former: Mapping[Fleet, int]
+) -> dict[Fleet, int]:
+    """Give each fleet its `least`, then what is `held` beyond it, what gains most, and the rest."""
+    given = {fleet: bid.least for fleet, bid in bids.items()}
+    for fleet, gpus in given.items():
+        room.take(fleet, gpus)
+    _add(given, level(held, bids, room))
+    _by_gain(given, bids, room, former)
+    _add(given, level({f: bid.wanted - given[f] for f, bid in bids.items()}, bids, room))
+    return given
+
+
+def _worth(bids: Bids, given: Mapping[Fleet, int]) -> float:
+    return sum(bids[fleet].good(gpus) for fleet, gpus in given.items())
 
 
 def level(wants: Mapping[Fleet, int], bids: Bids, room: Room) -> dict[Fleet, int]:
@@ -155,11 +184,11 @@ def _add(given: dict[Fleet, int], more: Mapping[Fleet, int]) -> None:
         given[fleet] += gpus
 
 
-def _by_gain(given: dict[Fleet, int], bids: Bids, room: Room, former: Shares) -> None:
+def _by_gain(given: dict[Fleet, int], bids: Bids, room: Room, former: Mapping[Fleet, int]) -> None:
     """Give out steps in the order of their gain per GPU, until none fits that gains anything."""
 
     def push(fleet: Fleet) -> None:
-        step = _best_step(bids[fleet], given[fleet], former[fleet].gpus, room.left(fleet))
+        step = _best_step(bids[fleet], given[fleet], former[fleet], room.left(fleet))
         if step is not None:
             gain, gpus = step
             heappush(steps, (-gain, fleet, gpus))
