@@ -196,7 +196,10 @@ def _shorten(text: str) -> str:
 async def play_open(
     send: Send, requests: Iterable[Request], on_answer: OnAnswer | None = None
 ) -> list[Answer]:
-    """Send each request when it is due, whatever became of the others; answers as they ended."""
+    """Send each request when it is due, whatever became of the others; answers as they ended.
+
+    The requests are in the order of their times, and are asked for one by one.
+    """
     clock = asyncio.get_running_loop().time
     begin, answers = clock(), list[Answer]()
 
@@ -208,7 +211,7 @@ async def play_open(
             on_answer(answer)
 
     async with asyncio.TaskGroup() as group:
-        for request in sorted(requests, key=lambda one: one.at_s):
+        for request in requests:
             await asyncio.sleep(begin + request.at_s - clock())
             group.create_task(play(request))
     return answers

@@ -132,7 +132,7 @@ async def answer_in(seconds: float, request: Request) -> Answer:
 @timed
 async def test_an_open_load_is_sent_when_it_is_due_however_slow_the_answers_are(due, takes_s):
     begin = asyncio.get_running_loop().time()
-    requests = [Request("a", 1, at_s) for at_s in due]
+    requests = [Request("a", 1, at_s) for at_s in sorted(due)]
     answers = await play_open(partial(answer_in, takes_s), requests)
     assert len(answers) == len(due)
     for answer in answers:

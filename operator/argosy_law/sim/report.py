@@ -236,7 +236,7 @@ def time_step(seconds: float) -> tuple[float, str, float]:
     return seconds / 12, "h", _HOUR_S
 
 
-_STYLE = """
+STYLE = """
 :root{--ink:#1b1f24;--paper:#fff;--faint:#d8dee4;--shade:#f1f3f5;--one:#0b62c4;--two:#c2570c;
 --three:#1a7f4b;--dim:#57606a}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--paper:#11151a;--faint:#30363d;
@@ -277,7 +277,7 @@ def page(
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>argosy simulate</title>
 <meta name="viewport" content="width=device-width">
-<style>{_STYLE}</style></head><body>
+<style>{STYLE}</style></head><body>
 <h1>What a scaling law made of a trace</h1><p><code>{escape(command)}</code></p>
 <div class="main">{_headline(result, goal)}</div>
 {charts}

@@ -1,0 +1,171 @@
+"""The flags that `argosy bench` and `argosy goodput` share: which server, what is sent, limits."""
+
+import contextlib
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from argosy_law.sim.flags import UsageError
+from argosy_measure import client, fleet
+from argosy_measure.client import Request, Send
+from argosy_measure.load import Length, Shape, read_prompts
+from argosy_measure.score import Limits
+
+EXITS = """\
+exit status: 0 the goal is met, 1 it is missed, 2 wrong input, 3 the server does not answer,
+130 interrupted (what was measured until then is written)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is measured."""
+
+    url: str
+    model: str
+    send: Send
+    limits: Limits
+    gpus: int
+    """0: nobody said."""
+
+
+def read_as(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Make a type of argparse, which shows the sentence of a UsageError."""
+
+    def convert(text: str) -> Any:
+        try:
+            return read(text)
+        except UsageError as error:
+            raise ArgumentTypeError(str(error)) from None
+
+    return convert
+
+
+def read_positive(text: str) -> float:
+    """Read a number above 0. UsageError for anything else."""
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise UsageError(f"{text}: write a number above 0")
+
+
+def read_count(text: str) -> int:
+    """Read a whole number of at least 1. UsageError for anything else."""
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError(f"{text}: write a whole number of at least 1")
+    return int(text)
+
+
+def read_out(text: str) -> Path:
+    """Read a path that can be written. UsageError without its folder, or for a folder."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{text}: write a file in a folder that exists and can be written")
+    return path
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise UsageError(f"{text}: write a header, such as 'Authorization: Bearer abc'")
+    return name.strip(), value.strip()
+
+
+def add_flags(parser: ArgumentParser) -> None:
+    """Add the flags of the server, of the shape of requests, and of the limits."""
+    of = parser.add_argument_group("the server")
+    of.add_argument("url", nargs="?", metavar="URL", help="such as http://localhost:8080")
+    of.add_argument("--fleet", metavar="NAME", help="a ServingDeployment, reached with kubectl")
+    of.add_argument("-n", "--namespace", metavar="NS", help="of the fleet")
+    of.add_argument("--model", help="name of the model (default: the first that it lists)")
+    of.add_argument(
+        "--header", type=read_as(_header), action="append", default=[], help="such as a token"
+    )
+    of.add_argument(
+        "--timeout",
+        type=read_as(fleet.read_seconds),
+        default=300.0,
+        metavar="TIME",
+        help="a request fails when the server sends nothing for so long (default 5m)",
+    )
+    of = parser.add_argument_group("requests")
+    length = read_as(Length.parse)
+    of.add_argument(
+        "--prompt-tokens",
+        type=length,
+        default=Length(128),
+        metavar="MEAN[:SPREAD]",
+        help="always MEAN, or lognormal with this standard deviation (default 128)",
+    )
+    of.add_argument(
+        "--output-tokens",
+        type=length,
+        default=Length(64),
+        metavar="MEAN[:SPREAD]",
+        help="of answers, likewise (default 64)",
+    )
+    of.add_argument(
+        "--prompts", type=Path, metavar="FILE", help='JSON lines {"prompt": text, "tokens": N}'
+    )
+    of.add_argument("--seed", type=int, default=0, help="equal seeds send equal requests")
+    of.add_argument(
+        "--stop-at-eos",
+        action="store_true",
+        help="answers may end before they have all their tokens",
+    )
+    of = parser.add_argument_group("limits (default: those of the fleet)")
+    of.add_argument("--ttft", type=read_as(fleet.read_seconds), metavar="TIME", help="as 200ms")
+    of.add_argument("--tpot", type=read_as(fleet.read_seconds), metavar="TIME", help="as 50ms")
+    of.add_argument(
+        "--goal",
+        type=read_as(fleet.read_share),
+        metavar="SHARE",
+        help="share of requests that must be within both limits (default 0.9)",
+    )
+
+
+def read_shape(given: Namespace) -> Shape:
+    """Make the shape of the requests. UsageError or OSError for a file of prompts."""
+    prompts: tuple[Request, ...] = ()
+    if given.prompts is not None:
+        with given.prompts.open(errors="replace") as lines:
+            prompts = read_prompts(str(given.prompts), lines)
+    return Shape(given.prompt_tokens, given.output_tokens, prompts, given.seed)
+
+
+def choose_limits(given: Namespace, known: Limits | None) -> Limits:
+    """Take each limit of the flags, else of what is known. UsageError where there is none."""
+    ttft_s = given.ttft or (known and known.ttft_s)
+    tpot_s = given.tpot or (known and known.tpot_s)
+    if not ttft_s or not tpot_s:
+        raise UsageError("write both limits, such as --ttft 200ms --tpot 50ms")
+    return Limits(ttft_s, tpot_s, given.goal or (known.goal if known else 0.9))
+
+
+def check_place(given: Namespace) -> None:
+    """Raise UsageError unless exactly one server is named."""
+    if (given.url is None) == (given.fleet is None):
+        raise UsageError("name one server: its URL, such as http://localhost:8080, or --fleet NAME")
+    if given.url and not given.url.startswith(("http://", "https://")):
+        raise UsageError(f"{given.url}: write a URL, such as http://localhost:8080")
+    if not given.fleet:
+        choose_limits(given, None)
+
+
+@contextlib.asynccontextmanager
+async def connect(given: Namespace) -> AsyncIterator[Target]:
+    """Reach the server, and find its model. UsageError, ServerError."""
+    known = fleet.look_up(given.fleet, given.namespace) if given.fleet else fleet.Fleet(None, 0)
+    limits = choose_limits(given, known.limits)
+    async with contextlib.AsyncExitStack() as stack:
+        url = given.url
+        if given.fleet:
+            url = await stack.enter_async_context(fleet.forward(given.fleet, given.namespace))
+        url = url.rstrip("/").removesuffix("/v1")
+        http = await stack.enter_async_context(client.open_http(given.timeout, dict(given.header)))
+        model = given.model or await client.find_model(http, url)
+        send = partial(client.send, http, url, model, ignore_eos=not given.stop_at_eos)
+        yield Target(url, model, send, limits, known.gpus)
