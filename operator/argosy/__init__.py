@@ -15,6 +15,7 @@ _PROGRAMS = {
     "fetch": ("argosy_fetch.cli", "fetch", "fetch a fleet's model into its claim"),
     "simulate": ("argosy_law.sim.cli", "simulate", "replay a trace of requests in virtual time"),
     "bench": ("argosy_measure.bench", "measure", "send a load, and score it by TTFT and TPOT"),
+    "plan": ("argosy_measure.plan", "measure", "say which fleet meets an SLO, and what binds"),
 }
 """Command → the module whose `main` it is, the extra that installs what it needs, and a line."""
 _PLUGIN = "argosy_operator.cli.kubectl.app"

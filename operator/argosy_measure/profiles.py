@@ -65,7 +65,7 @@ class PodProfile:
     replica: Replica
     price: float | None = None
     """Of one GPU per hour, in any currency; None: unknown."""
-    errors: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, float] = field(default_factory=dict, hash=False)
     """How far the fit is from what was measured, as a share of it, such as of `prefill` and
     `decode`. Empty: nobody measured it."""
 
