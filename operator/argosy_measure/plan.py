@@ -26,9 +26,9 @@ from rich.table import Table
 
 from argosy_law.goals import SLO
 from argosy_measure import profiles, workloads
+from argosy_measure.candidates import Option, cheapest, shapes, strongest
 from argosy_measure.predict import Alone, Fleet, Predictor, Types
 from argosy_measure.profiles import PodProfile, ProfileError
-from argosy_measure.search import Option, cheapest, shapes, strongest
 from argosy_measure.workloads import Workload, WorkloadError
 
 __all__ = ["Plan", "Question", "UsageError", "answer", "fragment", "main", "parse"]

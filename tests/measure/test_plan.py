@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_law.goals import SLO
-from argosy_measure import predict, search
+from argosy_measure import candidates, predict
 from argosy_measure.plan import Question, answer, fragment, main
 from argosy_measure.predict import CLOSE, Fleet, Formulas, Predictor, highest
 from argosy_measure.profiles import PodProfile, read, write
@@ -40,7 +40,7 @@ def _short_plays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def planned(limits: SLO, rate: float | None, gpus: int | None) -> list[search.Option]:
+def planned(limits: SLO, rate: float | None, gpus: int | None) -> list[candidates.Option]:
     return answer(Question([OPT], limits, SHORT, rate, gpus, seeds=1)).options
 
 
@@ -114,14 +114,14 @@ def test_what_binds_is_what_there_is_little_of(
     if "per_sequence_s" in change:
         fleet = Fleet((pod, pod), (4, 1))
     goodput = predictor.goodput(fleet, 1.0)
-    assert binds in str(predictor.binding(fleet, search.OVER * goodput))
+    assert binds in str(predictor.binding(fleet, candidates.OVER * goodput))
 
 
 def test_a_small_batch_limit_binds() -> None:
     pod = replace(OPT, replica=replace(OPT.replica, max_num_seqs=2))
     predictor, fleet = Predictor(SLO(1.0, 1.0, 0.9), SHORT, 1), Fleet((pod, pod), (3, 1))
     goodput = predictor.goodput(fleet, 1.0)
-    assert "batch limit" in str(predictor.binding(fleet, search.OVER * goodput))
+    assert "batch limit" in str(predictor.binding(fleet, candidates.OVER * goodput))
 
 
 def test_the_cheaper_type_is_chosen_where_prices_are_known() -> None:
