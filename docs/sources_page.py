@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from argosy_bench.goodput.distserve import PAPER, WITHIN
+from argosy_measure.reproduce.items import ITEMS
 from argosy_measure.workloads import WORKLOADS
 
 __all__ = ["Claim", "Figure", "Held", "Measured", "Row", "Verdict", "page", "read_runs", "take"]
@@ -25,6 +26,7 @@ __all__ = ["Claim", "Figure", "Held", "Measured", "Row", "Verdict", "page", "rea
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = ROOT / "docs" / "figures" / "sources.json"
 GOODPUT, GATEWAY, ENGINE = "make bench-goodput", "make bench-gateway", "make bench-engine"
+REPRODUCE = "argosy reproduce"
 
 
 class Verdict(IntEnum):
@@ -179,7 +181,7 @@ class Row:
     note: str = ""
     """What the figures are, and what is left out."""
     beside: tuple[str, ...] = ()
-    """Figures of `make bench-goodput` that a reader should know, without a bound."""
+    """Figures of the first claim's command that a reader should know, without a bound."""
     refuted_because: str = ""
 
     def verdict(self, runs: Runs) -> Verdict:
@@ -196,17 +198,21 @@ class Row:
 
     def figures(self) -> list[Figure]:
         """Return all figures that it names."""
-        of_claims = [claim for claim in self.claims if isinstance(claim, Figure)]
-        return [*of_claims, *map(Figure, self.beside)]
+        return [*(claim for claim in self.claims if isinstance(claim, Figure)), *self._beside()]
+
+    def _beside(self) -> list[Figure]:
+        command = next((one.command for one in self.claims if isinstance(one, Figure)), "")
+        return [Figure(name, command) for name in self.beside]
 
     def line(self, runs: Runs) -> str:
         """Return the row of the table."""
         commands = "; ".join(dict.fromkeys(claim.how() for claim in self.claims))
+        commands = commands.replace(f"`{REPRODUCE}`", f"`{REPRODUCE} {self.id}`")
         cells = [
             self.id,
             self.says,
             "<br>".join(filter(None, (claim.expected() for claim in self.claims))),
-            "<br>".join(one.shown(runs) for one in (*self.claims, *map(Figure, self.beside))),
+            "<br>".join(one.shown(runs) for one in (*self.claims, *self._beside())),
             f"*{self.verdict(runs)}*",
             ". ".join(filter(None, (self.refuted_because, commands, self.note))),
         ]
@@ -215,6 +221,11 @@ class Row:
 
 def _of_workloads(name: str, **bounds: Any) -> tuple[Claim, ...]:
     return tuple(Claim(f"{workload}_{name}", **bounds) for workload in WORKLOADS)
+
+
+def _play(id_: str, *claims: Claim, note: str, beside: tuple[str, ...] = (), why: str = "") -> Row:
+    """A row of `argosy reproduce`."""
+    return Row(id_, ITEMS[id_].says, claims, note, beside, refuted_because=why)
 
 
 _THROUGHPUT = Claim("throughput_apart_over_chunked", below=1)
@@ -369,18 +380,20 @@ TEXTS: Mapping[str, tuple[Row, ...]] = {
             "chunked prefill is good for throughput, and still couples TTFT and TPOT",
             (_THROUGHPUT, _TIGHT),
         ),
-        Row(
+        _play(
             "A21",
-            "chunks of half the length that saturates the GPU double TTFT of longer prompts",
-            note="A limit below the saturation is one warning: "
+            Claim("ttft_of_half_chunks", REPRODUCE, text=(2, 2), above=1),
+            note="OPT-13B on an A100 with 256 and 512 tokens a step. Its measured times have no "
+            "edge below which a step takes no less time: half a step takes 63 % of the time. A "
+            "limit below the saturation is one warning: "
             "`pytest tests/engine/runtime/test_reports.py -k saturation`",
         ),
-        Row(
+        _play(
             "A22",
-            "each chunk reads the KV of those before it: reads grow with the square of their "
-            "number",
-            note="Simulated engines charge each chunk the fixed time of a step and the attention "
-            "over what is before it",
+            Claim("power_of_reads", REPRODUCE, text=(2, 2)),
+            note="For prompts of twice as many chunks. Of one prompt in chunks of half the length, "
+            "the tokens that are read only double",
+            beside=("power_of_reads_of_one_prompt",),
         ),
         Row(
             "A23",
@@ -467,10 +480,12 @@ TEXTS: Mapping[str, tuple[Row, ...]] = {
             "with chunks all decodes come first, prompts take the rest, and the last one is cut",
             (Held(_SCHEDULERS, ("t3_", "t5_")),),
         ),
-        Row(
+        _play(
             "C6",
-            "small steps shorten gaps between tokens, large ones TTFT; 512 or 2,048 tokens",
-            note="The default is 2,048. One stream beside prompts of 1,500 tokens: "
+            Claim("itl_p99_of_512", REPRODUCE, below=1),
+            Claim("ttft_of_512", REPRODUCE, above=1),
+            note="Llama-3.1-8B on an A100, four requests of the chatbot a second. The default is "
+            "2,048. One stream beside prompts of 1,500 tokens: "
             "[engine](scheduling.md#how-many-prompt-tokens-a-step-has)",
         ),
         Row(
@@ -530,9 +545,12 @@ and TensorRT-LLM under dynamic lengths, and the tuning pages of both. Each row i
 - *Not measured yet*: no committed run has the figure.
 
 A figure is the median of the seeds, in brackets the lowest and the highest. Those of
-`make bench-goodput` are per GPU and in virtual time. After a run,
-`python -m docs.sources_page build/bench/goodput.json` takes its figures into
-[sources.json](../figures/sources.json), from which this page is generated.
+`make bench-goodput` are per GPU and in virtual time. `argosy reproduce` plays the engine's own
+scheduler in virtual time; how long its steps take comes from two published fits to measured times,
+and nothing is fitted to the texts (`argosy_measure/reproduce/timing.py` has the numbers). After a
+run, `python -m docs.sources_page build/bench/goodput.json` takes its figures into
+[sources.json](../figures/sources.json), from which this page is generated; so it does with the file
+of `argosy reproduce --all --json FILE`.
 """
 
 FURTHER = """## Other sources

@@ -16,6 +16,7 @@ _PROGRAMS = {
     "simulate": ("argosy_law.sim.cli", "simulate", "replay a trace of requests in virtual time"),
     "bench": ("argosy_measure.bench", "measure", "send a load, and score it by TTFT and TPOT"),
     "plan": ("argosy_measure.plan", "measure", "say which fleet meets an SLO, and what binds"),
+    "reproduce": ("argosy_measure.reproduce.cli", "measure", "play what four texts claim again"),
 }
 """Command → the module whose `main` it is, the extra that installs what it needs, and a line."""
 _PLUGIN = "argosy_operator.cli.kubectl.app"
