@@ -15,6 +15,7 @@ _PROGRAMS = {
     "fetch": ("argosy_fetch.cli", "fetch", "fetch a fleet's model into its claim"),
     "simulate": ("argosy_law.sim.cli", "simulate", "replay a trace of requests in virtual time"),
     "bench": ("argosy_measure.bench", "measure", "send a load, and score it by TTFT and TPOT"),
+    "goodput": ("argosy_measure.goodput", "measure", "find the highest rate that keeps an SLO"),
     "plan": ("argosy_measure.plan", "measure", "say which fleet meets an SLO, and what binds"),
     "reproduce": ("argosy_measure.reproduce.cli", "measure", "play what four texts claim again"),
 }
