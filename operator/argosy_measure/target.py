@@ -67,7 +67,8 @@ def read_out(text: str) -> Path:
     return path
 
 
-def _header(text: str) -> tuple[str, str]:
+def read_header(text: str) -> tuple[str, str]:
+    """Read `NAME: VALUE`. UsageError for anything else."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise UsageError(f"{text}: write a header, such as 'Authorization: Bearer abc'")
@@ -82,7 +83,7 @@ def add_flags(parser: ArgumentParser) -> None:
     of.add_argument("-n", "--namespace", metavar="NS", help="of the fleet")
     of.add_argument("--model", help="name of the model (default: the first that it lists)")
     of.add_argument(
-        "--header", type=read_as(_header), action="append", default=[], help="such as a token"
+        "--header", type=read_as(read_header), action="append", default=[], help="such as a token"
     )
     of.add_argument(
         "--timeout",
