@@ -14,6 +14,7 @@ _PROGRAMS = {
     "engine": ("argosy_engine.cli", "engine", "serve a model"),
     "fetch": ("argosy_fetch.cli", "fetch", "fetch a fleet's model into its claim"),
     "profile": ("argosy_measure.profile", "measure", "measure how long an engine's steps take"),
+    "tune": ("argosy_measure.tune", "measure", "find the limits that serve most, by measuring"),
     "simulate": ("argosy_law.sim.cli", "simulate", "replay a trace of requests in virtual time"),
     "bench": ("argosy_measure.bench", "measure", "send a load, and score it by TTFT and TPOT"),
     "goodput": ("argosy_measure.goodput", "measure", "find the highest rate that keeps an SLO"),
