@@ -233,6 +233,16 @@ def fit_steps(rows: Rows) -> tuple[Fit, Fit]:
     return found
 
 
+def warn(found: tuple[Fit, Fit]) -> list[str]:
+    """Name the constants that are hardly known, each with what to measure."""
+    return [
+        f"{name} is hardly known: measure with more --repeats, or {WHAT_TO_MEASURE[name]}"
+        for names, of in zip((PREFILL, DECODE), found, strict=True)
+        for name, constant, error in zip(names, of.constants, of.errors, strict=True)
+        if error > constant / 2
+    ]
+
+
 def describe(rows: Rows, found: tuple[Fit, Fit], misses: tuple[list[float], list[float]]) -> Table:
     """Draw the constants with their errors, and how well they predict."""
     table = Table(title="What a step costs, in milliseconds")
@@ -307,6 +317,8 @@ async def run(options: argparse.Namespace, console: Console) -> None:
     pod = pod_of(options, server, found, misses)
     options.out.write_text(write([pod]))
     Console().print(describe(rows, found, misses))
+    for sentence in warn(found):
+        sys.stderr.write(f"{sentence}\n")
     replica = pod.replica
     sys.stdout.write(
         f"{int(replica.profile.kv_tokens)} tokens of KV; a step has at most "

@@ -11,7 +11,16 @@ from argosy_law.estimate.capacity import PRESETS
 from argosy_measure import profiles
 from argosy_measure.about import About, find_kv_tokens
 from argosy_measure.client import Answer, Request
-from argosy_measure.profile import MeasureError, _parser, choose_plan, decode_row, main, prefill_row
+from argosy_measure.fit import Fit
+from argosy_measure.profile import (
+    MeasureError,
+    _parser,
+    choose_plan,
+    decode_row,
+    main,
+    prefill_row,
+    warn,
+)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +67,13 @@ def test_a_prompt_that_takes_no_longer_than_nothing_is_refused():
     assert prefill_row(10, [0.3, 9.0, 0.2], [0.1]).seconds == pytest.approx(0.2)
     with pytest.raises(MeasureError):
         prefill_row(10, [0.3], [0.4])
+
+
+def test_a_constant_whose_error_is_more_than_half_of_it_is_named():
+    prefill = Fit((0.02, 1e-4, 0.0), (0.011, 1e-5, 0.0))
+    [sentence] = warn((prefill, Fit((0.02, 1e-4, 1e-7), (0.001, 4e-5, 1e-8))))
+    assert "prefill base" in sentence
+    assert "--prompts" in sentence
 
 
 def test_what_the_engine_has_no_room_for_is_left_out():
