@@ -107,6 +107,8 @@ def _check(given: Namespace) -> None:
     target.check_place(given)
     if sum(of is not None for of in (given.rate, given.trace, given.clients)) != 1:
         raise UsageError("name one kind of arrivals: --rate 5, --trace FILE or --clients 8")
+    if given.records is not None and given.records.exists():
+        raise UsageError(f"--records {given.records} exists: name a file that does not")
     if given.burstiness != 1 and given.rate is None:
         raise UsageError("--burstiness is for --rate: leave it out with --trace and --clients")
 

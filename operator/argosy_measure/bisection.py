@@ -79,24 +79,28 @@ class Found:
 
 
 async def search(
-    probe: Callable[[float], Awaitable[Probe]], start: float, precision: float
+    probe: Callable[[float], Awaitable[Probe]],
+    start: float,
+    precision: float,
+    most: float = math.inf,
 ) -> Found:
     """Double or halve the rate until one meets the goal and one does not, then bisect between them.
 
-    It ends when they differ by the share `precision`. A probe that is undecided counts by its
+    It ends when they differ by the share `precision`, or when `most`, above which no rate is
+    probed, meets the goal. A probe that is undecided counts by its
     measured attainment.
     """
-    low, high, rate = 0.0, math.inf, start
+    low, high, rate = 0.0, math.inf, min(start, most)
     probes: list[Probe] = []
     while len(probes) < _MOST_PROBES:
         got = await probe(rate)
         probes.append(got)
         meets = got.attainment >= got.goal if got.verdict is None else got.verdict
         low, high = (rate, high) if meets else (low, rate)
-        if high <= low * (1 + precision) or high < 2 * _LOWEST * start:
+        if high <= low * (1 + precision) or low >= most or high < 2 * _LOWEST * start:
             break
         middle = math.sqrt(low * high) if low else high / 2
-        rate = low * 2 if high == math.inf else middle
+        rate = min(low * 2, most) if high == math.inf else middle
     return Found(low, tuple(probes))
 
 

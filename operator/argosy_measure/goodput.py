@@ -52,6 +52,13 @@ def parser() -> ArgumentParser:
         help="requests a second to begin with (default: from the time of single requests)",
     )
     of.add_argument(
+        "--most",
+        type=target.read_as(target.read_positive),
+        default=float("inf"),
+        metavar="RATE",
+        help="probe no higher rate",
+    )
+    of.add_argument(
         "--probe",
         type=target.read_as(read_seconds),
         default=60.0,
@@ -125,14 +132,14 @@ async def _measure(given: Namespace, probes: list[Probe]) -> Found:
             found = Found(0.0, ())
         else:
             start = given.start or _BEGIN / min(row.ended_s - row.at_s for row in alone)
-            found = await search(probe, start, given.precision)
+            found = await search(probe, start, given.precision, given.most)
         if given.json:
             given.json.write_text(_figures(found, to, gpus))
         if not found.probes:
             return found
         per = f", {found.rate / gpus:.3g} per GPU of {gpus}" if gpus else ""
         console.print(
-            f"goodput {found.rate:.3g} requests/s{per}; between {found.low:.3g} and "
+            f"goodput {found.rate:.3g} requests/s{per}; at least {found.low:.3g} and less than "
             f"{found.high:.3g} with 99 % certainty",
             soft_wrap=True,
         )

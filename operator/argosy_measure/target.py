@@ -79,7 +79,11 @@ def add_flags(parser: ArgumentParser) -> None:
     """Add the flags of the server, of the shape of requests, and of the limits."""
     of = parser.add_argument_group("the server")
     of.add_argument("url", nargs="?", metavar="URL", help="such as http://localhost:8080")
-    of.add_argument("--fleet", metavar="NAME", help="a ServingDeployment, reached with kubectl")
+    of.add_argument(
+        "--fleet",
+        metavar="NAME",
+        help="a ServingDeployment: its limits and GPUs, and without a URL the way to its gateway",
+    )
     of.add_argument("-n", "--namespace", metavar="NS", help="of the fleet")
     of.add_argument("--model", help="name of the model (default: the first that it lists)")
     of.add_argument(
@@ -147,9 +151,9 @@ def choose_limits(given: Namespace, known: Limits | None) -> Limits:
 
 
 def check_place(given: Namespace) -> None:
-    """Raise UsageError unless exactly one server is named."""
-    if (given.url is None) == (given.fleet is None):
-        raise UsageError("name one server: its URL, such as http://localhost:8080, or --fleet NAME")
+    """Raise UsageError unless a server is named, and its limits are or will be known."""
+    if given.url is None and given.fleet is None:
+        raise UsageError("name a server: its URL, such as http://localhost:8080, or --fleet NAME")
     if given.url and not given.url.startswith(("http://", "https://")):
         raise UsageError(f"{given.url}: write a URL, such as http://localhost:8080")
     if not given.fleet:
@@ -163,7 +167,7 @@ async def connect(given: Namespace) -> AsyncIterator[Target]:
     limits = choose_limits(given, known.limits)
     async with contextlib.AsyncExitStack() as stack:
         url = given.url
-        if given.fleet:
+        if url is None:
             url = await stack.enter_async_context(fleet.forward(given.fleet, given.namespace))
         url = url.rstrip("/").removesuffix("/v1")
         http = await stack.enter_async_context(client.open_http(given.timeout, dict(given.header)))

@@ -111,7 +111,7 @@ def test_requests_that_fail_miss_the_goal(broken):
         ("http://x", *WIDE, "--rate", "1", "--clients", "2"),
         ("http://x", *WIDE, "--clients", "2", "--burstiness", "0.5"),
         ("x:8000", *WIDE, "--rate", "1"),
-        ("http://x", "--fleet", "a", *WIDE, "--rate", "1"),
+        ("http://x", *WIDE, "--rate", "1", "--records", "empty.csv"),
         ("http://x", "--ttft", "200", "--tpot", "50ms", "--rate", "1"),
         ("http://x", *WIDE, "--goal", "90", "--rate", "1"),
         ("http://x", *WIDE, "--rate", "0"),
@@ -182,6 +182,45 @@ def test_the_report_has_five_pictures_and_loads_nothing(failed):
     assert {one[1:] for one in parts.references} <= set(parts.ids)
     assert "@import" not in page
     assert not {"script", "link", "img", "x"} & set(parts.tags)
+
+
+def test_a_fleet_is_reached_and_judged_as_kubectl_says(engine_url, folder, monkeypatch):
+    # A kubectl of this test: the port of the engine stands for the one that is forwarded.
+    slo = {"ttft": {"target": "30s"}, "tpot": {"target": "30s"}, "attainment": "95%"}
+    port = engine_url.rpartition(":")[2]
+    program = folder / "kubectl"
+    program.write_text(
+        f"""#!/bin/sh
+printf "%s\\n" "$*" >> words
+case "$*" in
+*"get servingdeployment"*) echo '{json.dumps({"spec": {"slo": slo}})}';;
+*port-forward*) echo "Forwarding from 127.0.0.1:{port} -> 8000"; exec sleep 100;;
+esac
+"""
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    words = ("--fleet", "chat", "-n", "team", "--rate", "50", "--requests", "3", *SHORT)
+    assert run(*words, "--records", "a.jsonl") == bench.MET
+    assert records.read(Path("a.jsonl"))[1] == Limits(30, 30, 0.95)
+    get, forward = Path("words").read_text().splitlines()
+    assert get == "-n team get servingdeployment chat -o json"
+    assert forward == "-n team port-forward service/chat :80"
+    # With a URL, nothing is forwarded.
+    assert run(engine_url, *words, "--records", "b.jsonl") == bench.MET
+    assert Path("words").read_text().splitlines()[2:] == [get]
+
+
+def test_a_fleet_that_kubectl_cannot_read_is_said_with_its_words(folder, monkeypatch, capsys):
+    program = folder / "kubectl"
+    program.write_text('#!/bin/sh\necho "not found: chat" >&2; exit 1\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    assert run("--fleet", "chat", "--rate", "1") == bench.NO_SERVER
+    assert "not found: chat" in capsys.readouterr().err
+    program.unlink()
+    monkeypatch.setenv("PATH", str(folder))
+    assert run("--fleet", "chat", "--rate", "1") == bench.WRONG
 
 
 def test_limits_and_gpus_of_a_fleet_are_read_as_kubectl_prints_them():

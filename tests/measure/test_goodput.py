@@ -65,6 +65,18 @@ async def test_a_server_that_meets_the_goal_at_no_rate_is_said_to_have_none():
     assert (found.rate, found.low, len(found.probes)) == (0, 0, 7)
 
 
+@given(limit=rates, start=rates, most=rates)
+@timed
+async def test_no_rate_above_the_most_is_probed(limit, start, most):
+    async def probe(rate: float) -> Probe:
+        return Probe(rate, 0.9, 200 if rate <= limit else 0, 200, 1.0)
+
+    found = await search(probe, start, 0.05, most)
+    assert max(one.rate for one in found.probes) <= most
+    if limit > most and found.high == math.inf and len(found.probes) < 24:
+        assert found.rate == most
+
+
 def test_a_few_requests_decide_nothing():
     assert [Probe(1.0, 0.9, 0, of, 1.0).verdict for of in (0, 1, 19, 20)] == [
         None,
@@ -151,14 +163,13 @@ def test_a_server_that_answers_no_request_in_time_has_no_goodput(engine_url, tmp
 
 
 def test_a_rate_that_is_met_is_found_and_divided_by_the_gpus(engine_url, tmp_path: Path):
-    # The limits are so wide that the first probes meet them; the search is broad, to be short.
     out = tmp_path / "a.json"
-    words = ("--ttft", "400ms", "--tpot", "2s", "--start", "100", "--probe", "1s", "--gpus", "4")
-    assert command(engine_url, *SHORT, *words, "--precision", "90%", "--json", str(out)) == MET
+    words = ("--ttft", "30s", "--tpot", "30s", "--start", "25", "--most", "50", "--probe", "1s")
+    assert command(engine_url, *SHORT, *words, "--gpus", "4", "--json", str(out)) == MET
     figures = json.loads(out.read_text())
-    assert figures["goodput_per_s"] > 0
-    assert figures["goodput_per_s_per_gpu"] == figures["goodput_per_s"] / 4
-    assert figures["low_per_s"] <= figures["goodput_per_s"]
+    assert [probe["rate"] for probe in figures["probes"]] == [25, 50]
+    assert (figures["goodput_per_s"], figures["low_per_s"], figures["high_per_s"]) == (50, 50, None)
+    assert figures["goodput_per_s_per_gpu"] == 12.5
 
 
 def test_a_server_that_is_down_and_wrong_input_have_exits_of_their_own():
