@@ -11,6 +11,7 @@ gateway, `docs/reference/rules.md` from the rules and gates of the scaling law,
 programs' tables of series, `docs/reference/handover.md` from the states of pulls and leases,
 `docs/reference/peer-tests.md` from the names of the tests, `docs/explanation/sources.md` from the
 claims of `docs/sources_page.py` and the figures of `docs/figures/sources.json`,
+`docs/explanation/when-to-split.md` from the plans of `docs/figures/split.json`,
 `docs/reference/simulate-flags.md` from the simulator's table of flags, the chart's `_defaults.tpl`
 and the table of its README from its values, and its dashboards from `docs/dashboards.py`. Where the
 operator, the chart's README and the install pages name the registry of the images and the version
@@ -55,6 +56,7 @@ from docs import (
     peer_tests,
     runbook_pages,
     sources_page,
+    split_page,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -464,8 +466,14 @@ def sources() -> str:
     return sources_page.page(sources_page.read_runs(sources_page.RUNS.read_text()), NOTE)
 
 
+def split() -> str:
+    """Return when prefill and decode are better apart, by the committed plans."""
+    return split_page.page(split_page.read_runs(split_page.RUNS.read_text()), NOTE)
+
+
 PAGES = {
     "docs/explanation/sources.md": sources,
+    "docs/explanation/when-to-split.md": split,
     "docs/reference/api.md": api_page,
     "docs/reference/bounds.md": bounds_page,
     "docs/reference/conditions.md": conditions_page,
