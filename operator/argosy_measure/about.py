@@ -95,10 +95,12 @@ async def _json(http: httpx.AsyncClient, url: str) -> Mapping[str, Any]:
 
 
 def _whole(value: object) -> int | None:
+    """Return a whole number above 0; None for anything else, such as -1 for no limit."""
     try:
-        return int(float(str(value))) or None
+        number = int(float(str(value)))
     except (ValueError, OverflowError):
         return None
+    return number if number > 0 else None
 
 
 def read_url(text: str) -> str:

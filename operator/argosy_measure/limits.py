@@ -100,23 +100,18 @@ def meets(outcome: Outcome, goal: float) -> bool:
 
 
 def compare(new: Outcome, old: Outcome, goal: float) -> Difference:
-    """Compare what counts: throughput between limits that both meet the goal, otherwise attainment.
+    """Compare what counts: throughput if both meet the goal, otherwise attainment.
 
-    Limits that meet the goal are better than those that do not, whatever their noise.
+    Limits with which the engine does not run are worse than others.
     """
     if not new or not old:
-        return _certain(float(bool(new)) - float(bool(old)))
-    if meets(new, goal) != meets(old, goal):
-        return _certain(1.0 if meets(new, goal) else -1.0)
-    if not meets(new, goal):
-        pairs = zip(new, old, strict=True)
-        mid, half = _interval([a.attainment - b.attainment for a, b in pairs])
-        return Difference(mid, mid - half, mid + half)
-    return differ([one.tokens_per_s for one in new], [one.tokens_per_s for one in old])
-
-
-def _certain(share: float) -> Difference:
-    return Difference(share, share, share)
+        share = float(bool(new)) - float(bool(old))
+        return Difference(share, share, share)
+    if meets(new, goal) and meets(old, goal):
+        return differ([one.tokens_per_s for one in new], [one.tokens_per_s for one in old])
+    pairs = zip(new, old, strict=True)
+    mid, half = _interval([a.attainment - b.attainment for a, b in pairs])
+    return Difference(mid, mid - half, mid + half)
 
 
 async def search(
@@ -157,8 +152,10 @@ def _choose(
 
 def _is_as_good(limits: Limits, best: Limits, known: Mapping[Limits, Outcome], goal: float) -> bool:
     """Whether they are smaller, and the difference is within noise and does not matter."""
-    difference = compare(known[limits], known[best], goal)
-    return limits.size < best.size and not difference.sure and abs(difference.mean) <= CLOSE
+    new, old = known[limits], known[best]
+    difference = compare(new, old, goal)
+    close = not difference.sure and abs(difference.mean) <= CLOSE
+    return limits.size < best.size and close and meets(new, goal) >= meets(old, goal)
 
 
 def _is_better(new: Outcome, old: Outcome, goal: float) -> bool:

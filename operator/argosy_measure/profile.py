@@ -208,13 +208,17 @@ def _check(answer: Answer) -> Answer:
 
 
 async def time_refusal(http: httpx.AsyncClient, url: str, request: Request) -> float:
-    """Send a request without a model, which computes nothing. ServerError."""
+    """Send a request that every engine refuses and none computes. ServerError."""
     clock = asyncio.get_running_loop().time
     began = clock()
+    # SGLang takes 0 tokens, but no negative temperature.
+    body = {"prompt": request.prompt, "max_tokens": 0, "temperature": -1}
     try:
-        await http.post(f"{url}/v1/completions", json={"prompt": request.prompt, "max_tokens": 0})
+        response = await http.post(f"{url}/v1/completions", json=body)
     except httpx.HTTPError as error:
         raise ServerError(f"{url} does not answer: {error}") from None
+    if response.status_code < 400:
+        raise ServerError(f"{url} accepts a temperature of -1: its round trip cannot be measured")
     return clock() - began
 
 

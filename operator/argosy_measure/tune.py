@@ -283,8 +283,8 @@ def conclude(found: Found, goal: float) -> tuple[bool, str]:
     if not meets(after, goal):
         best = mean(one.attainment for one in after)
         return False, (
-            f"No limits meet the goal: at best {best:.0%} of the requests kept TTFT and TPOT. Send "
-            "less (--rate), or use more or faster GPUs."
+            f"No limits surely meet the goal: with {_show(found.after)}, {best:.0%} of the requests "
+            "keep TTFT and TPOT. Send less (--rate), measure more (--repeats), or use more GPUs."
         )
     if found.after == found.before:
         return False, "No limits are better than those that the engine has."
@@ -414,6 +414,12 @@ def main(argv: list[str]) -> int:
         parser.error("--restart: write {max_num_seqs} and {max_num_batched_tokens} into it")
     if options.restart and options.policies:
         parser.error("--policies: only Argosy's engine has them, without --restart")
+    for flag, values, (least, most) in (
+        ("--seqs", options.seqs, (1, 4096)),
+        ("--tokens", options.tokens, (16, 1_048_576)),
+    ):
+        if values and not least <= min(values) <= max(values) <= most:
+            parser.error(f"{flag}: a ServingDeployment takes {least} to {most}")
     # What restores the limits runs at a SIGTERM as at a Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     note = partial(Console(stderr=True).print, style="dim", highlight=False)
@@ -423,7 +429,8 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"argosy tune: {error}\n")
         return 3 if isinstance(error, ServerError) else 2
     except KeyboardInterrupt:
-        sys.stderr.write("argosy tune: interrupted; the engine has its former limits again\n")
+        left = "was ended" if options.restart else "has its former limits again"
+        sys.stderr.write(f"argosy tune: interrupted; the engine {left}\n")
         return 130
     Console().print(describe(found))
     better, sentence = conclude(found, options.goal)

@@ -76,6 +76,17 @@ def test_the_highest_throughput_that_keeps_the_goal_is_chosen():
     assert found.after == Limits(16, 512)
 
 
+def test_a_share_within_the_limits_that_is_above_the_goal_by_chance_is_no_reason():
+    chance = iter([0.7, 0.8, 0.95, 0.75, 0.99, 0.99] + [0.8] * 60)
+
+    async def measure(limits):
+        return tuple(sample(1000.0, next(chance)) for _ in range(3))
+
+    found = run(search(measure, START, {"max_num_seqs": (32, 64)}, 0.9))
+    assert meets(found.outcomes[Limits(64, 512)], 0.9)
+    assert found.after == START
+
+
 def test_where_nothing_keeps_the_goal_the_limits_that_miss_it_least_are_chosen():
     found, _ = find(
         lambda limits: 10.0 * limits.max_num_seqs,

@@ -30,6 +30,7 @@ from argosy_measure.profile import (
         ('vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0', None),
         ('# TYPE x\nsglang:max_total_num_tokens{model_name="m"} 480000.0\n', 480_000),
         ("sglang:max_total_num_tokens 1.5e5", 150_000),
+        ("sglang:max_total_num_tokens -1", None),
         ("up 1", None),
         ("", None),
     ],

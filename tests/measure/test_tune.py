@@ -50,6 +50,8 @@ def test_only_other_limits_that_keep_the_goal_are_a_result():
         ["localhost:8000"],
         ["http://h", "--repeats", "2"],
         ["http://h", "--goal", "90"],
+        ["http://h", "--seqs", "4,5000"],
+        ["http://h", "--tokens", "8"],
         ["http://h", "--ttft", "200"],
         ["http://h", "--restart", "vllm serve m --max-num-seqs {max_num_seqs}"],
     ],
