@@ -283,8 +283,9 @@ def conclude(found: Found, goal: float) -> tuple[bool, str]:
     if not meets(after, goal):
         best = mean(one.attainment for one in after)
         return False, (
-            f"No limits surely meet the goal: with {_show(found.after)}, {best:.0%} of the requests "
-            "keep TTFT and TPOT. Send less (--rate), measure more (--repeats), or use more GPUs."
+            f"No limits surely meet the goal: with {_show(found.after)}, {best:.0%} of the "
+            "requests keep TTFT and TPOT. Send less (--rate), measure more (--repeats), or use "
+            "more GPUs."
         )
     if found.after == found.before:
         return False, "No limits are better than those that the engine has."
