@@ -8,15 +8,11 @@ Exit status 0: there is a plan. 1: no fleet meets the goal; what binds is printe
 change. 2: a flag, the profile or the workload is wrong; the message says what to write.
 """
 
-import argparse
 import json
-import re
 import sys
 import time
-from collections.abc import Mapping
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
-from math import isfinite, nan
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,20 +21,20 @@ from rich.console import Console
 from rich.table import Table
 
 from argosy_law.goals import SLO
+from argosy_law.sim.flags import UsageError
 from argosy_measure import profiles, workloads
 from argosy_measure.candidates import Option, cheapest, shapes, strongest
-from argosy_measure.predict import Alone, Fleet, Predictor, Types
+from argosy_measure.fleet import read_seconds, read_share
+from argosy_measure.predict import LEAST_RATE, Alone, Fleet, Predictor, Types
 from argosy_measure.profiles import PodProfile, ProfileError
+from argosy_measure.target import read_as, read_count, read_out, read_positive
 from argosy_measure.workloads import Workload, WorkloadError
 
-__all__ = ["Plan", "Question", "UsageError", "answer", "fragment", "main", "parse"]
+__all__ = ["Plan", "Question", "answer", "fragment", "main", "parse"]
 
 SEEDS = 3
-UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3}
-
-
-class UsageError(Exception):
-    """A flag that cannot be used; the message says what to write."""
+MOST_RATE = 10_000.0
+"""Requests per second; a play of more takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +63,12 @@ def main(argv: list[str]) -> int:
     """Entry point of the `argosy plan` command; returns the exit status."""
     begun = time.monotonic()
     try:
-        given = _parser().parse_args(argv)
+        given = parser().parse_args(argv)
         question = parse(given)
-        if given.json and not Path(given.json).parent.is_dir():
-            raise UsageError(f"--json {given.json}: make the folder first")
         plan = answer(question)
         if given.json:
             text = json.dumps(as_json(question, plan, time.monotonic() - begun), indent=2)
-            Path(given.json).write_text(text + "\n")
+            given.json.write_text(text + "\n")
     except (UsageError, ProfileError, WorkloadError) as error:
         sys.stderr.write(f"argosy plan: {error}\n")
         return 2
@@ -246,94 +240,82 @@ def fragment(fleet: Fleet, slo: SLO) -> str:
 # --- the command line ---------------------------------------------------------------------------
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> ArgumentParser:
+    """Make the parser of the command line."""
+    made = ArgumentParser(
         prog="argosy plan",
         description="Say which fleet meets an SLO: prefill and decode together or apart, how many "
-        "pods of which type, and what binds. Exit status 1: none does. 2: a flag is wrong.",
+        "pods of which type, and what binds.",
+        epilog="exit status: 0 there is a plan, 1 no fleet meets the goal, 2 wrong input",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add, seconds = made.add_argument, read_as(read_seconds)
     add(
         "--profile",
         metavar="FILE",
         action="append",
-        default=[],
+        required=True,
         help="file of argosy profile, or a preset such as llama-70b-h100-tp4; several are compared",
     )
     add(
         "--workload",
         metavar="WHAT",
-        help=f"{', '.join(workloads.WORKLOADS)}; mean tokens "
-        "PROMPT,ANSWER or PROMPT,ANSWER,SPREAD; or a CSV file whose lengths are drawn",
+        required=True,
+        help=f"{', '.join(workloads.WORKLOADS)}; mean "
+        "tokens PROMPT,ANSWER or PROMPT,ANSWER,SPREAD; or a CSV file whose lengths are drawn",
     )
-    add(
-        "--ttft",
-        metavar="TIME",
-        help="limit of the time to first token: 0.25 or 250ms (default: that of a named workload)",
-    )
-    add("--tpot", metavar="TIME", help="limit of the time per output token, likewise")
+    add("--ttft", metavar="TIME", type=seconds, help="as 200ms (default: a named workload's)")
+    add("--tpot", metavar="TIME", type=seconds, help="as 50ms (likewise)")
     add(
         "--goal",
         metavar="SHARE",
-        default="0.9",
-        help="wanted share of requests within both limits (default 0.9)",
+        type=read_as(read_share),
+        default=0.9,
+        help="share of requests that should be within both limits (default 0.9)",
     )
-    add("--rate", metavar="R", help="find the fewest GPUs for R requests per second")
-    add("--gpus", metavar="N", help="find the highest rate with N GPUs")
-    add("--seeds", metavar="N", default=str(SEEDS), help="plays of each fleet (default 3)")
-    add("--json", metavar="FILE", help="where the answer goes, too")
-    add("--fragment", action="store_true", help="print the best as part of a ServingDeployment")
-    return parser  # fmt: skip
+    load = made.add_mutually_exclusive_group(required=True)
+    load.add_argument(
+        "--rate",
+        type=read_as(read_positive),
+        metavar="RATE",
+        help="find the fewest GPUs for so many requests a second",
+    )
+    load.add_argument(
+        "--gpus",
+        type=read_as(read_count),
+        metavar="N",
+        help="find the highest rate with so many GPUs",
+    )
+    add(
+        "--seeds",
+        metavar="N",
+        type=read_as(read_count),
+        default=SEEDS,
+        help=f"plays of each fleet (default {SEEDS})",
+    )
+    add("--json", metavar="FILE", type=read_as(read_out), help="where the answer goes, too")
+    add(
+        "--fragment",
+        action="store_true",
+        help="print the best fleet as a part of a ServingDeployment",
+    )
+    return made  # fmt: skip
 
 
-def parse(given: argparse.Namespace) -> Question:
+def parse(given: Namespace) -> Question:
     """Return the question. UsageError, ProfileError or WorkloadError for what cannot be asked."""
-    words = vars(given)
-    for name, what in (("profile", "a file or a preset"), ("workload", "such as chatbot")):
-        if not words[name]:
-            raise UsageError(f"--{name} is missing: write {what}")
     pods = [pod for source in given.profile for pod in profiles.read(source)]
-    for pod in pods:
-        if sum(other.name == pod.name for other in pods) > 1:
-            raise UsageError(f"--profile: two GPU types are called {pod.name}; rename one")
+    names = [pod.name for pod in pods]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"--profile: two GPU types are called {name}; rename one")
     most = min(int(pod.replica.profile.kv_tokens) for pod in pods)
     workload = workloads.read(given.workload, most)
-    slo = SLO(
-        _seconds(words, "ttft", workload.slo and workload.slo[0]),
-        _seconds(words, "tpot", workload.slo and workload.slo[1]),
-        _number(words, "goal", 0.01, 0.999),
-    )
-    if (given.rate is None) == (given.gpus is None):
-        raise UsageError("write --rate with requests per second, or --gpus with how many there are")
-    rate = None if given.rate is None else _number(words, "rate", 0.01, 10_000)
-    gpus = None if given.gpus is None else _whole(words, "gpus", 100_000)
-    return Question(pods, slo, workload, rate, gpus, _whole(words, "seeds", 99))
-
-
-def _seconds(words: Mapping[str, Any], name: str, default: float | None) -> float:
-    text = words[name]
-    if text is None and default is not None:
-        return default
-    found = re.fullmatch(r"([0-9]*[.]?[0-9]+)(ms|s|)", (text or "").strip())
-    seconds = float(found[1]) * UNITS[found[2]] if found else 0.0
-    if not 0.001 <= seconds <= 3600:
-        raise UsageError(f"--{name} {text or 'is missing'}: write a time such as 0.25 or 250ms")
-    return seconds
-
-
-def _number(words: Mapping[str, Any], name: str, least: float, most: float) -> float:
-    try:
-        number = float(words[name])
-    except ValueError:
-        number = nan
-    if not isfinite(number) or not least <= number <= most:
-        raise UsageError(f"--{name} {words[name]}: write a number from {least:g} to {most:g}")
-    return number
-
-
-def _whole(words: Mapping[str, Any], name: str, most: int) -> int:
-    number = _number(words, name, 1, most)
-    if number != int(number):
-        raise UsageError(f"--{name} {words[name]}: write a whole number")
-    return int(number)
+    ttft_s, tpot_s = workload.slo or (None, None)
+    ttft_s, tpot_s = given.ttft or ttft_s, given.tpot or tpot_s
+    if ttft_s is None or tpot_s is None:
+        raise UsageError(f"--workload {given.workload} has no limits: write --ttft and --tpot")
+    if given.rate is not None and not LEAST_RATE <= given.rate <= MOST_RATE:
+        raise UsageError(f"--rate {given.rate:g}: write {LEAST_RATE:g} to {MOST_RATE:g} a second")
+    slo = SLO(ttft_s, tpot_s, given.goal)
+    return Question(pods, slo, workload, given.rate, given.gpus, given.seeds)
