@@ -8,7 +8,7 @@ import pytest
 from argosy_bench.gateway import isolation, kv
 from argosy_bench.goodput import distserve, parts
 from docs import generate, sources_page
-from docs.sources_page import GATEWAY, GOODPUT, Claim, Held, Measured, Row, Verdict
+from docs.sources_page import GATEWAY, GOODPUT, REPRODUCE, Claim, Held, Measured, Row, Verdict
 
 DECLARED = {
     GOODPUT: {figure.name for figure in (*parts.FIGURES, *distserve.FIGURES)},
@@ -73,6 +73,26 @@ def test_a_row_has_the_worst_verdict_of_its_claims_and_without_claims_is_not_mea
     assert Row("A1", "", (good,)).verdict(runs(2)) is Verdict.SAME_SHAPE
     assert Row("A1", "").verdict(runs(2)) is Verdict.NOT_MEASURED
     assert "*not measured yet*" in Row("A1", "", (missing,)).line({})
+
+
+def test_a_row_that_no_run_can_show_says_why() -> None:
+    line = Row("A1", "", outside_because="It claims nothing").line({})
+    assert "*out of reach*" in line
+    assert "It claims nothing" in line
+
+
+def test_a_row_names_the_command_of_its_item() -> None:
+    assert "`argosy reproduce B1`" in Row("B1", "", (Claim("it", REPRODUCE, above=1),)).line({})
+
+
+def test_the_committed_run_has_every_figure_of_argosy_reproduce() -> None:
+    named = {
+        figure.figure
+        for rows in sources_page.TEXTS.values() for row in rows for figure in row.figures()
+        if figure.command == REPRODUCE
+    }  # fmt: skip
+    committed = json.loads(sources_page.RUNS.read_text())[REPRODUCE]
+    assert committed["figures"].keys() == committed["ranges"].keys() == named
 
 
 def test_a_refuted_row_says_why_and_no_other_does() -> None:
