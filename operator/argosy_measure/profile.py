@@ -314,7 +314,7 @@ async def run(options: argparse.Namespace, console: Console) -> None:
             partial(time_refusal, http, options.url),
             server.step_tokens or MAX_NUM_BATCHED_TOKENS,
         )
-        note = partial(console.print, style="dim", highlight=False)
+        note = partial(console.print, style="dim", highlight=False, soft_wrap=True)
         rows = await measure(engine, plan, note)
     found = fit_steps(rows)
     misses = hold_out(rows.prefill, PREFILL, OPTIONAL), hold_out(rows.decode, DECODE)

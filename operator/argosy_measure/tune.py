@@ -247,9 +247,8 @@ def write_fragment(found: Found) -> str:
 def describe(found: Found) -> Table:
     """Draw how the engine served before and after."""
     before, after = found.outcomes[found.before], found.outcomes[found.after]
-    table = Table()
-    titles = ("", f"before: {_show(found.before)}", f"after: {_show(found.after)}", "difference")
-    for title in titles:
+    table = Table(caption=f"before: {_show(found.before)}\nafter: {_show(found.after)}")
+    for title in ("", "before", "after", "difference (95 %)"):
         table.add_column(title, justify="right" if title else "left")
     rows: tuple[tuple[str, Callable[[Sample], float], float], ...] = (
         ("tokens/s", lambda one: one.tokens_per_s, 1.0),
@@ -423,7 +422,7 @@ def main(argv: list[str]) -> int:
             parser.error(f"{flag}: a ServingDeployment takes {least} to {most}")
     # What restores the limits runs at a SIGTERM as at a Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    note = partial(Console(stderr=True).print, style="dim", highlight=False)
+    note = partial(Console(stderr=True).print, style="dim", highlight=False, soft_wrap=True)
     try:
         found = asyncio.run(tune(options, note))
     except (TuneError, WorkloadError, ServerError) as error:
