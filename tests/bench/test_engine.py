@@ -1,18 +1,14 @@
 """What `make bench-engine` makes of the answers of both servers; the servers here are small."""
 
 import asyncio
-import contextlib
 import stat
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_bench.engine.client import Answer, Ask, complete
 from argosy_bench.engine.install import name_as_vllm, program
 from argosy_bench.engine.loads import (
     ATTAINMENT,
@@ -21,13 +17,15 @@ from argosy_bench.engine.loads import (
 )
 from argosy_bench.engine.servers import vllm
 from argosy_bench.engine.table import ROWS, Floor, figures_beside, put_floor, put_served
+from argosy_measure.client import Answer, Request
 from local.figures import Figures
 
 LOADS = ("burst", "c1", "c8", "prefill512", "prefill1536", "full", "4k", "8k")
 
 
 def answer(sent: float, *events: float) -> Answer:
-    return Answer(sent, list(events), len(events))
+    request = Request("a", len(events))
+    return Answer(request, sent, events=list(events), tokens=len(events))
 
 
 def test_a_full_step_is_timed_only_while_all_streams_decode():
@@ -153,31 +151,3 @@ def fake(folder: Path, *, lives: str) -> Path:
 def test_a_peer_that_dies_runs_with_less_of_the_cpu_and_the_table_says_so(tmp_path: Path):
     with vllm(fake(tmp_path, lives="AVX512_CORE"), tmp_path) as server:
         assert server.isa == "capped at AVX512_CORE, it dies otherwise"
-
-
-@contextlib.asynccontextmanager
-async def server(*chunks: bytes) -> AsyncIterator[str]:
-    """Answers every request with these pieces."""
-
-    async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
-        for chunk in chunks:
-            writer.write(chunk)
-            await writer.drain()
-        writer.close()
-
-    listening = await asyncio.start_server(speak, "127.0.0.1", 0)
-    async with listening:
-        port = listening.sockets[0].getsockname()[1]
-        yield f"http://127.0.0.1:{port}"
-
-
-TOKEN = b'data: {"choices":[{"text":"a"}]}\n\n'
-USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":3}}\n\n'
-
-
-async def test_events_are_read_across_pieces_and_tokens_counted_by_usage():
-    async with server(TOKEN[:9], TOKEN[9:] + TOKEN, USAGE) as url, httpx.AsyncClient() as client:
-        got = await complete(client, url, Ask((1,), 3))
-    assert (len(got.events), got.tokens) == (2, 3)

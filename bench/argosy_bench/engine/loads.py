@@ -8,15 +8,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
 
-from argosy_bench.engine.client import (
-    Answer,
-    Ask,
-    Send,
-    all_at_once,
-    at_times,
-    one_by_one,
-    some_at_once,
-)
+import httpx
+
+from argosy_bench.processes import MODEL
+from argosy_measure.client import Answer, Request, Send, play_closed, play_open, send
 
 PROMPT, TOKENS, PROMPTS = 128, 64, 64
 SEQUENCES = 32
@@ -30,9 +25,34 @@ _RUNG = 1.15
 """A rate of the knee's ladder over the one below."""
 
 
-def _asks(count: int, prompt: int, tokens: int, seed: str) -> list[Ask]:
+async def complete(http: httpx.AsyncClient, url: str, request: Request) -> Answer:
+    """Send one request. RuntimeError for an answer that is not what was asked for."""
+    answer = await send(http, url, MODEL, request)
+    if answer.error:
+        raise RuntimeError(f"{url}: {answer.error}")
+    if answer.tokens != request.tokens:
+        raise RuntimeError(f"{url}: {answer.tokens} tokens instead of {request.tokens}")
+    return answer
+
+
+def _draw(
+    count: int, prompt: int, tokens: int, seed: str, at_s: Sequence[float] | None = None
+) -> list[Request]:
     draw = random.Random(seed)  # noqa: S311 - a load, no secret
-    return [Ask(tuple(draw.choices(_VOCABULARY, k=prompt)), tokens) for _ in range(count)]
+    return [
+        Request(tuple(draw.choices(_VOCABULARY, k=prompt)), tokens, due_s)
+        for due_s in at_s or [0.0] * count
+    ]
+
+
+def _ttft_s(answer: Answer) -> float:
+    assert answer.ttft_s is not None
+    return answer.ttft_s
+
+
+def _tpot_s(answer: Answer) -> float:
+    assert answer.tpot_s is not None
+    return answer.tpot_s
 
 
 def tokens_per_s(answers: Sequence[Answer]) -> float:
@@ -57,27 +77,27 @@ async def run_one(load: str, send: Send, seed: str) -> dict[str, float]:
     """One run of a load: its measured values by name. KeyError for an unknown load."""
     match load:
         case "burst":
-            answers = await all_at_once(send, _asks(PROMPTS, PROMPT, TOKENS, seed))
+            answers = await play_open(send, _draw(PROMPTS, PROMPT, TOKENS, seed))
             return {"throughput": tokens_per_s(answers)}
         case "c1":
-            answers = await one_by_one(send, _asks(5, PROMPT, TOKENS, seed))
+            answers = await play_closed(send, _draw(5, PROMPT, TOKENS, seed), 1)
             return {
-                "tpot_c1": median(a.tpot_s for a in answers),
-                "ttft_c1": median(a.ttft_s for a in answers),
+                "tpot_c1": median(map(_tpot_s, answers)),
+                "ttft_c1": median(map(_ttft_s, answers)),
             }
         case "c8":
-            answers = await some_at_once(send, _asks(24, PROMPT, TOKENS, seed), 8)
+            answers = await play_closed(send, _draw(24, PROMPT, TOKENS, seed), 8)
             return {"tokens_c8": tokens_per_s(answers)}
         case "prefill512" | "prefill1536":
             prompt = int(load.removeprefix("prefill"))
-            answers = await one_by_one(send, _asks(3, prompt, 1, seed))
-            return {f"ttft_{prompt}": median(a.ttft_s for a in answers)}
+            answers = await play_closed(send, _draw(3, prompt, 1, seed), 1)
+            return {f"ttft_{prompt}": median(map(_ttft_s, answers))}
         case "4k" | "8k":
             prompt = {"4k": 4096, "8k": 8128}[load]
-            answers = await one_by_one(send, _asks(1, prompt, 33, seed))
-            return {f"tpot_{load}": answers[0].tpot_s, f"ttft_{load}": answers[0].ttft_s}
+            answers = await play_closed(send, _draw(1, prompt, 33, seed), 1)
+            return {f"tpot_{load}": _tpot_s(answers[0]), f"ttft_{load}": _ttft_s(answers[0])}
         case "full":
-            answers = await all_at_once(send, _asks(SEQUENCES, PROMPT, TOKENS, seed))
+            answers = await play_open(send, _draw(SEQUENCES, PROMPT, TOKENS, seed))
             return {"full_step": full_step_s(answers)}
     raise KeyError(load)
 
@@ -93,8 +113,8 @@ async def attained(send: Send, rate: float, seed: str) -> float:
     for _ in range(_ARRIVALS):
         at_s.append(now)
         now += draw.expovariate(rate)
-    answers = await at_times(send, _asks(_ARRIVALS, PROMPT, TOKENS, f"{seed} {rate}"), at_s)
-    within = [_keeps_limits(a.ttft_s, a.tpot_s) for a in answers]
+    requests = _draw(_ARRIVALS, PROMPT, TOKENS, f"{seed} {rate}", at_s)
+    within = [_keeps_limits(_ttft_s(a), _tpot_s(a)) for a in await play_open(send, requests)]
     return sum(within) / len(within)
 
 

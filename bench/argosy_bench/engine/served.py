@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import httpx
 import torch
 from rich.console import Console
 
-from argosy_bench.engine.client import Send, complete
 from argosy_bench.engine.floor import measure_floor
 from argosy_bench.engine.install import program
 from argosy_bench.engine.loads import (
@@ -24,6 +22,7 @@ from argosy_bench.engine.loads import (
     SEQUENCES,
     TOKENS,
     attained,
+    complete,
     expected_knee,
     knee,
     run_one,
@@ -37,6 +36,7 @@ from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.spec import read_spec
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.runner import TorchRunner
+from argosy_measure.client import Send, open_http
 from local.figures import Figures
 
 LOADS = ("burst", "c1", "c8", "prefill512", "prefill1536", "full", "4k", "8k")
@@ -124,10 +124,9 @@ async def _rounds(
     run: _Run, servers: list[Server], runner: TorchRunner, rounds: list[list[str]]
 ) -> None:
     """Ask for the loads of each round; the second round asks the second server first."""
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(limits=limits, trust_env=False) as client:
+    async with open_http() as http:
         senders: dict[Server, Send] = {
-            server: partial(complete, client, server.url) for server in servers
+            server: partial(complete, http, server.url) for server in servers
         }
         for send in senders.values():  # what is first computed after the start is slower
             await run_one("full", send, f"warm {os.getpid()}")
