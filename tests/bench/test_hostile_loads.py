@@ -49,9 +49,10 @@ class Played:
         return spent / (setup.replica.machine.gpus * hours * sum(best.values()))
 
 
-def played(load: Load, *, scrape_loss: float = 0.0) -> Played:
+def played(load: Load, *, scrape_loss: float = 0.0, speeds: tuple[float, ...] = (1.0,)) -> Played:
     """Play the law on the load. No request that was accepted may be lost."""
-    setup, requests = replace(load.setup(0), scrape_loss=scrape_loss), load.requests(0)
+    setup = replace(load.setup(0), scrape_loss=scrape_loss, speeds=speeds)
+    requests = load.requests(0)
     replica = setup.replica
     goals = Goals(
         mode="disaggregated",
@@ -115,6 +116,15 @@ def test_two_of_five_scrapes_may_be_lost() -> None:
     assert seen.attainment >= GOAL
     assert seen.reversals <= 1
     assert seen.over_constant <= 1.05
+
+
+def test_where_half_of_the_pods_run_at_half_speed_the_load_has_as_many_as_it_needs() -> None:
+    """The law begins with the profile of the faster ones, and asks for too few by it."""
+    load = Load([(0.0, 20.0), (1800.0, 20.0)], {"prefill": 4, "decode": 4})
+    seen = played(load, speeds=(1.0, 0.5))
+    assert seen.attainment >= GOAL
+    assert seen.reversals <= 1
+    assert seen.over_constant <= 1.2
 
 
 def test_a_fleet_of_a_hundred_replicas_only_gives_back_what_a_steady_load_leaves() -> None:

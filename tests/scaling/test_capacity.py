@@ -4,6 +4,8 @@ from dataclasses import replace
 from math import exp, inf, nan, sqrt
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from argosy_law.estimate import capacity
 from argosy_law.estimate.capacity import Estimate
@@ -94,6 +96,58 @@ def test_three_outliers_are_left_out_and_the_fourth_is_a_changed_machine() -> No
     assert between.refused == 0, "an older row is not taken again"
 
 
+def measured(slowness: list[float], rounds: range) -> list[tuple[StepDelta, ...]]:
+    """What pods report in each round whose steps take so many times as long: a busy second each,
+    in which a slow one has fewer steps."""
+    return [
+        tuple(
+            StepDelta(1000.0 + 15 * n, 1.0, 1 / (BASE * slow), pod=f"decode-{place}")
+            for place, slow in enumerate(slowness)
+        )
+        for n in rounds
+    ]
+
+
+@given(st.integers(0, 9), st.floats(1.5, 9.0))
+def test_one_slow_pod_of_ten_is_an_outlier(slow: int, slowness: float) -> None:
+    pods, estimate = [1.0] * 10, begun()
+    for rows in measured(pods, range(5)):
+        estimate = taught(estimate, *rows)
+    pods[slow] = slowness
+    for rows in measured(pods, range(5, 45)):
+        estimate = taught(estimate, *rows)
+    assert estimate.theta[0] == pytest.approx(BASE, rel=0.01)
+    assert estimate.rows == 50 + 40 * 9
+
+
+@given(st.integers(1, 5), st.floats(2.0, 4.0))
+def test_where_half_of_the_pods_are_slow_a_step_takes_what_it_takes_on_average(
+    half: int, slowness: float
+) -> None:
+    """Two pods of which one has half the speed do the work of 1.5: a step takes 2/1.5 as long."""
+    estimate = begun()
+    for rows in measured([1.0, 1.0] * half, range(5)):
+        estimate = taught(estimate, *rows)
+    for rows in measured([1.0, slowness] * half, range(5, 45)):
+        estimate = taught(estimate, *rows)
+    assert estimate.theta[0] == pytest.approx(BASE * 2 / (1 + 1 / slowness), rel=0.05)
+    for rows in measured([1.0, 1.0] * half, range(45, 85)):
+        estimate = taught(estimate, *rows)
+    assert estimate.theta[0] == pytest.approx(BASE, rel=0.1)
+
+
+def test_pods_that_were_not_alike_are_summed_for_twenty_rounds_more() -> None:
+    estimate = begun()
+    for rows in measured([1.0, 1.0, 2.0, 2.0], range(6)):
+        estimate = taught(estimate, *rows)
+    learnt = []
+    for rows in measured([4 / 3] * 4, range(6, 28)):
+        after = taught(estimate, *rows)
+        learnt.append(after.rows - estimate.rows)
+        estimate = after
+    assert learnt == [1] * 19 + [4] * 3
+
+
 @pytest.mark.parametrize(
     ("rows", "steps", "learnt"), [(10, 30.0, True), (9, 30.0, False), (10, 29.9, False)]
 )
@@ -151,6 +205,7 @@ def test_an_estimate_that_was_read_back_corrupt_is_not_sound() -> None:
         replace(good, prior=(-1e-9, 0.0, 0.0, 0.0)),
         replace(good, prior=(2 * LARGEST, 0.0, 0.0, 0.0)),
         replace(good, refused=-1),
+        replace(good, summed=-1),
         replace(good, at=nan),
         with_entry(0, 1, 1e-30),  # not symmetric
         with_entry(3, 3, inf),

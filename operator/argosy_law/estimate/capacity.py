@@ -27,6 +27,12 @@ OUTLIER = 3.0
 """Standard deviations beyond which a row is an outlier."""
 OUTLIERS_DROPPED = 3
 """Outliers in succession that are ignored; the fourth means that the machine has changed."""
+OUTLIERS_COUNTED = 1 / 3
+"""Share of the rows of several pods from which outliers are the fleet: its pods are not alike."""
+ROUNDS_SUMMED = 20
+"""Rounds for which such pods count by the sum of their counters: five minutes at an interval of
+15 s. In a later round the slow ones may be too few to show. One by one, slow pods with few
+sequences and quick ones with many would say that sequences cost nothing."""
 SPREAD_PROFILE = 0.3
 """Standard deviation of a constant of a known profile, relative to the constant."""
 SPREAD_GUESS = 3.0
@@ -62,6 +68,8 @@ class Estimate:
     """It began again because what had been learnt was not usable; until enough is measured."""
     at: float | None = None
     """Time of the newest row."""
+    summed: int = 0
+    """Rounds for which the pods count by the sum of their counters: they were not alike."""
 
     @property
     def learnt(self) -> bool:
@@ -113,6 +121,7 @@ def sound(estimate: Estimate) -> bool:
         all(plausible(n) for n in scalars)
         and all(0 <= t <= LARGEST for t in estimate.prior)
         and estimate.refused >= 0
+        and estimate.summed >= 0
         and (estimate.at is None or isfinite(estimate.at))
         and _positive_definite(estimate.covariance)
     )
@@ -137,28 +146,64 @@ def _positive_definite(p: Matrix) -> bool:
 def learn(estimate: Estimate, rows: tuple[StepDelta, ...], windows: Windows) -> Estimate:
     """Take in the rows that are newer than the estimate; `validity.validated` has checked them.
 
-    A row that leaves the estimate unusable resets it to a guess at its prior, not learnt.
+    Where pods are not alike, the sum of their counters is one row: what a pod does on average. A
+    row that leaves the estimate unusable resets it to a guess at its prior, not learnt.
     """
     seen = estimate.at
-    for row in sorted(rows, key=lambda r: r.at):
-        if (seen is None or row.at > seen) and row.steps > 0 and row.seconds > 0:
-            estimate = _learn_row(estimate, row, windows)
-            if not sound(estimate):
-                guess = _diagonal(estimate.prior, SPREAD_GUESS)
-                estimate = Estimate(estimate.prior, guess, estimate.prior, renewed=True, at=row.at)
+    new = [r for r in rows if (seen is None or r.at > seen) and r.steps > 0 and r.seconds > 0]
+    if new:
+        estimate = replace(estimate, summed=_rounds_summed(estimate, new, windows))
+        new = [_sum(new)] if estimate.summed else sorted(new, key=lambda r: r.at)
+    for row in new:
+        estimate = _learn_row(estimate, row, windows)
+        if not sound(estimate):
+            guess = _diagonal(estimate.prior, SPREAD_GUESS)
+            estimate = Estimate(estimate.prior, guess, estimate.prior, renewed=True, at=row.at)
     return estimate
 
 
-def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate:
-    y = row.seconds / row.steps
-    x = (
-        1.0,
-        row.prefill_tokens / row.steps,
-        row.decode_sequences / row.steps,
-        row.context_tokens / row.steps,
+def _rounds_summed(estimate: Estimate, rows: list[StepDelta], windows: Windows) -> int:
+    """For how many rounds, from this one on, the pods' counters are summed."""
+    if len({row.pod for row in rows}) > 1:
+        outliers = sum(_is_outlier(estimate, row, windows) for row in rows)
+        if outliers >= OUTLIERS_COUNTED * len(rows):
+            return ROUNDS_SUMMED
+    return max(estimate.summed - 1, 0)
+
+
+def _sum(rows: list[StepDelta]) -> StepDelta:
+    return StepDelta(
+        at=max(row.at for row in rows),
+        seconds=sum(row.seconds for row in rows),
+        steps=sum(row.steps for row in rows),
+        prefill_tokens=sum(row.prefill_tokens for row in rows),
+        prefill_requests=sum(row.prefill_requests for row in rows),
+        decode_sequences=sum(row.decode_sequences for row in rows),
+        context_tokens=sum(row.context_tokens for row in rows),
     )
+
+
+def _is_outlier(estimate: Estimate, row: StepDelta, windows: Windows) -> bool:
+    x, y = _mean_step(row)
+    _, _, variance = _met(estimate.covariance, x, y, _kept(estimate, row, windows))
+    return (y - _dot(estimate.theta, x)) ** 2 > OUTLIER**2 * variance
+
+
+def _mean_step(row: StepDelta) -> tuple[Vector, float]:
+    """What a step had, as the constants count it, and its seconds."""
+    tokens, sequences = row.prefill_tokens / row.steps, row.decode_sequences / row.steps
+    return (1.0, tokens, sequences, row.context_tokens / row.steps), row.seconds / row.steps
+
+
+def _kept(estimate: Estimate, row: StepDelta, windows: Windows) -> float:
+    """The part of what was known that time has left until this row."""
     elapsed = row.at - estimate.at if estimate.at is not None else 0.0
-    kept = exp(-min(max(elapsed, 0.0) / windows.forget_s, 1.0))
+    return exp(-min(max(elapsed, 0.0) / windows.forget_s, 1.0))
+
+
+def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate:
+    x, y = _mean_step(row)
+    kept = _kept(estimate, row, windows)
     theta, p = estimate.theta, estimate.covariance
     surprise = y - _dot(theta, x)
     along, known, variance = _met(p, x, y, kept)
@@ -177,12 +222,13 @@ def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate
     after = [[p[i][j] - lowered * (along[i] * along[j]) for j in range(4)] for i in range(4)]
     theta = _not_negative(fitted, after)
     rows, steps = estimate.rows + 1, estimate.steps + row.steps
-    return Estimate(
+    return replace(
+        estimate,
         theta=theta,
         covariance=_capped(after, estimate.prior, theta),
-        prior=estimate.prior,
         rows=rows,
         steps=steps,
+        refused=0,
         renewed=estimate.renewed and not _enough(rows, steps),
         at=row.at,
     )

@@ -166,3 +166,6 @@ class Setup:
     migrates: bool = False
     """Whether the streams of a decode pod that leaves go on at others with their KV, as with
     `drain.mode: migrate`."""
+    speeds: tuple[float, ...] = (1.0,)
+    """How fast the pods of a role are, again and again in the order in which they are created: with
+    (1, 0.5) every second one takes twice as long for each step."""

@@ -187,7 +187,7 @@ class Supply(ABC):
             if cold.sigma > 0:
                 start_s = self._random.lognormvariate(log(cold.median_s), cold.sigma)
         pod = self._add(role, self.now + start_s)
-        pod.revision, pod.slowness = of, 1 / revision.speed
+        pod.revision, pod.slowness = of, pod.slowness / revision.speed
         if warm:
             self._serve(pod)
         elif revision.starts:
@@ -196,7 +196,9 @@ class Supply(ABC):
             pod.ready_at, pod.fails_at = inf, pod.ready_at
 
     def _add(self, role: PoolName, ready_at: float) -> Pod:
-        pod = self._made(role, f"{role}-{len(self.pods[role])}", ready_at)
+        place, speeds = len(self.pods[role]), self.setup.speeds
+        pod = self._made(role, f"{role}-{place}", ready_at)
+        pod.slowness = 1 / speeds[place % len(speeds)]
         self.pods[role].append(pod)
         return pod
 
