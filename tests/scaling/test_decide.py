@@ -142,9 +142,9 @@ def test_dearer_gpus_of_one_role_move_load_to_the_other() -> None:
         seen = Observations(metrics(START, 60.0), supply(1, 1))
         return [t.demanded for t in decide(ScalingState(), seen, tight, START)[1].targets]
 
-    assert demanded(PRIMED) == [12, 30]
-    assert demanded(priced(20, 1)) == [11, 31]
-    assert demanded(priced(1, 20)) == [14, 29]
+    assert demanded(PRIMED) == [12, 27]
+    assert demanded(priced(20, 1)) == [11, 28]
+    assert demanded(priced(1, 20)) == [13, 26]
 
 
 NUMBERS = st.floats(min_value=0, max_value=1e6, allow_nan=False)

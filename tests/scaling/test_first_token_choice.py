@@ -117,7 +117,7 @@ def test_a_load_at_the_border_changes_the_choice_at_most_once_in_an_hour() -> No
     """Holding saves about a tenth of the GPUs, with noise a little more or less."""
     random, rounds = Random(0), []
     for now in known.times(240):
-        few = 0.1 * random.uniform(0.8, 1.2)
+        few = 0.4 * random.uniform(0.8, 1.2)
         rounds.append(seen(now, ((3.0, few), (200.0, 1 - few)), 12 * random.uniform(0.9, 1.1)))
     goals = replace(law(), windows=Windows(interval_s=known.EVERY_S, cold_start_s=15.0))
     _, found = play(goals, rounds)

@@ -20,22 +20,22 @@ PROMPTS = PrefillModel(((0.2, 0.9), (0.8, 0.1)), 0.26, 1.5, 1.0)
 
 
 def answers_of(tokens: float, held: float = 0.0) -> DecodeModel:
-    """Steps of 20 ms and 1 ms for each sequence, KV transfers of 30 ms, TPOT of 60 ms."""
+    """Steps of 35 ms and 1 ms for each sequence, KV transfers of 30 ms, TPOT of 60 ms."""
     work = Work(1000.0, 1e6, tokens, answers=((tokens, 1.0),))
-    model = decode_model(Replica(20e-3, 1e-4, 1e-3, 0.0), work, 60e-3, 30e-3)
+    model = decode_model(Replica(35e-3, 1e-4, 1e-3, 0.0), work, 60e-3, 30e-3)
     return replace(model, held=held)
 
 
 def test_a_held_answer_has_its_whole_tpot_for_steps() -> None:
-    """Two tokens: one step within 60 ms, which 40 sequences fill. At once 30 ms are left for it and
-    the wait for its edge: at 0.1 and 0.3 of a step of 21 ms, not at 0.5 and later."""
+    """Two tokens: one step within 60 ms, which 25 sequences fill. At once, half of the transfers of
+    30 ms last until a step of 60 ms has begun, and two steps of 36 ms are too long."""
     at_once, held = answers_of(2.0), answers_of(2.0, held=1.0)
     few = 0.2  # requests per second
-    assert at_once.batch_limit == held.batch_limit == pytest.approx(40.0)
-    assert at_once.attainment(1, few) == pytest.approx(0.4, abs=0.02)
+    assert at_once.batch_limit == held.batch_limit == pytest.approx(25.0)
+    assert at_once.attainment(1, few) == pytest.approx(0.5, abs=0.02)
     assert held.attainment(1, few) == pytest.approx(1.0, abs=1e-6)
     assert held.reachable == 1.0
-    assert at_once.reachable == pytest.approx(0.4)
+    assert at_once.reachable == pytest.approx(0.5)
 
 
 def test_tokens_are_held_of_prompts_that_have_time_left() -> None:

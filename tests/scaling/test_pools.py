@@ -143,7 +143,7 @@ def test_each_role_has_its_model_and_limits() -> None:
     assert isinstance(one, PrefillModel)
     assert (one.limit_s, one.order) == (1.0, "deadline")
     assert isinstance(other, DecodeModel)
-    assert (other.limit_s, other.pause_s, other.joins) == (0.04, 0.01, True)
+    assert (other.limit_s, other.pause_s) == (0.04, 0.01)
     assert isinstance(model_of("colocated", replica, work, limits), ColocatedModel)
 
 

@@ -100,19 +100,21 @@ def test_a_prompt_pays_for_each_chunk_and_shares_its_steps_while_others_wait() -
     assert Replica(0.01, 0.001, 0.0, 0.0).shared_s(25) == pytest.approx(0.035)
 
 
-def test_a_short_answer_pays_the_transfer_and_the_edge_of_a_step_with_its_few_tokens() -> None:
-    """A step takes 30 ms at least. Two tokens have 60 ms for one of them: a transfer of 9 ms leaves
-    21 ms for the edge, which comes within 30: at 0.1, 0.3 and 0.5 of a step, not at 0.7 and 0.9.
-    Three tokens have 120 ms."""
-    replica = Replica(0.030, 0.0, 1e-6, 0.0)
-    two, three = (
-        decode_model(replica, Work(100, 100**2, n, answers=((n, 1.0),)), 0.06, 0.009)
-        for n in (2.0, 3.0)
+def test_a_short_answer_pays_for_the_steps_that_pass_during_the_transfer() -> None:
+    """Steps take 31 ms at least. Two tokens have 60 ms for one of them, so that one which passes
+    is too many: 9 of 60 ms. Three tokens have 120 ms for two of them, and another fits."""
+    replica = Replica(0.031, 0.0, 1e-6, 0.0)
+    two, three, slow = (
+        decode_model(replica, Work(100, 100**2, n, answers=((n, 1.0),)), 0.06, pause_s)
+        for n, pause_s in ((2.0, 0.009), (3.0, 0.009), (3.0, 0.069))
     )
-    assert two.reachable == pytest.approx(0.6)
+    assert two.reachable == pytest.approx(1 - 9 / 60)
     assert three.reachable == 1.0
+    assert slow.reachable == pytest.approx(1 - 9 / 60), (
+        "one step always passes, a second one rarely"
+    )
     alone = decode_model(replica, Work(100, 100**2, 2.0, answers=((2.0, 1.0),)), 0.06)
-    assert alone.reachable == 1.0  # a colocated sequence neither moves nor waits for an edge
+    assert alone.reachable == 1.0  # a colocated sequence does not move
 
 
 def test_the_order_and_the_limits_of_a_fleet_are_those_of_its_spec() -> None:

@@ -13,7 +13,7 @@ from argosy_law.goals import Order
 from argosy_law.sim import figures
 from argosy_law.sim.replay import static
 from argosy_law.sim.traces import Trace
-from argosy_law.sim.world.machine import Replica, Setup
+from argosy_law.sim.world.machine import Programs, Replica, Setup
 from argosy_law.size import work as sized
 from argosy_law.size.pools import (
     ColocatedModel,
@@ -61,7 +61,10 @@ def arrivals(rate: float, count: int, prompts: Spread, answers: Spread) -> Trace
 def simulated(
     trace: Trace, prefill: int, decode: int, order: Order = "fifo", *, holds: bool = False
 ) -> dict[str, float]:
-    setup = Setup(LLAMA, TTFT_S, TPOT_S, order=order, hold_first_token=holds)
+    # Without programs around the steps a first token would not wait for the edge of a step.
+    setup = Setup(
+        LLAMA, TTFT_S, TPOT_S, order=order, hold_first_token=holds, programs=Programs(way_s=0.0)
+    )
     run = static(setup, trace, {"prefill": prefill, "decode": decode})
     return figures.attainment(run.world, WARMUP_S)
 
@@ -76,7 +79,9 @@ def of_decode() -> DecodeModel:
         kv_tokens=constants.kv_tokens,
         most_sequences=LLAMA.max_num_seqs,
     )
-    return decode_model(replica, mix, TPOT_S, LLAMA.transfer_s(int(mix.prompt)))
+    return decode_model(
+        replica, mix, TPOT_S, LLAMA.transfer_s(int(mix.prompt)) + Programs().transfer_s
+    )
 
 
 def of_prefill(order: Order) -> PrefillModel:

@@ -169,11 +169,6 @@ Ages in a batch are spread evenly, so one context has a standard deviation of O/
 prompts of 150 and answers of 200 tokens, a sequence counts 150 + 100 + 60 = 310. Ten of them hold
 2,500 tokens on average with σ = √10 · 58 = 183, so 3,100 is 3.3 σ above the mean.
 """
-EDGE_WAITS = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""A sequence joins at the edge of a step, so it waits for an evenly spread part of one."""
-EDGE_COUNTS = 12
-"""Answers with more tokens than this wait for half a step: of twelve steps, the rest of the spread
-is less than 4 %."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +186,9 @@ class DecodeModel:
     limit_s: float
     """TPOT limit."""
     pause_s: float = 0.0
-    """What an answer loses once, before its second token: the KV transfer."""
-    joins: bool = False
-    """Whether a sequence comes from another pod and waits for the edge of a step."""
+    """From when a prompt is computed until its sequence can join a batch: the KV transfer. Both the
+    first token and the sequence wait for the edge of a step, so that TPOT has the whole steps whose
+    edges lie between them."""
     held: float = 0.0
     """Share of the answers whose first token is held until their next one is computed, so that TPOT
     has neither the pause nor the wait."""
@@ -298,18 +293,28 @@ class DecodeModel:
             if steps <= 0:
                 yield 0.0, [(inf, share)]
                 continue
-            waits: tuple[float, ...] = (0.0,)
-            if self.joins:
-                waits = EDGE_WAITS if tokens <= EDGE_COUNTS else (0.5,)
             if self.held > 0:
                 limits.append((self.batch_limit, share * self.held))
-            at_once, left_s = share * (1 - self.held), steps * self.limit_s - self.pause_s
-            if at_once > 0:
-                limits += [
-                    (self.batch_within(left_s / (steps + wait)), at_once / len(waits))
-                    for wait in waits
-                ]
+            limits += [
+                (self.batch_within(steps * self.limit_s / (steps + missed)), share * part)
+                for missed, part in self._missed
+                if part > 0
+            ]
             yield steps, limits
+
+    @cached_property
+    def _missed(self) -> tuple[tuple[int, float], ...]:
+        """(steps that begin between a first token and its sequence's join, share of the answers
+        whose first token is not held).
+
+        A prompt is computed at any moment of a step. With steps of 60 ms and a transfer of 6 ms its
+        sequence misses the next edge in a tenth of the cases. Steps are those of the limit, as in
+        the smallest pool that meets it: shorter ones miss more, and have more time for it.
+        """
+        edges = self.pause_s / max(self.limit_s, self.base_s)
+        whole, part = int(edges), edges % 1
+        at_once = 1 - self.held
+        return (whole, at_once * (1 - part)), (whole + 1, at_once * part)
 
     def in_flight_floor(self, running: float) -> int:
         """Smallest pool in which `running` sequences still meet the limit and fit."""
@@ -328,12 +333,10 @@ def kept_variance(stays: float) -> float:
     return 2 * (stays - 1 + exp(-stays)) / stays**2
 
 
-def decode_model(
-    replica: Replica, work: Work, limit_s: float, pause_s: float | None = None
-) -> DecodeModel:
+def decode_model(replica: Replica, work: Work, limit_s: float, pause_s: float = 0.0) -> DecodeModel:
     """The model of a pool that decodes, with this TPOT limit in seconds.
 
-    `pause_s`: seconds of a KV transfer; None if sequences stay in the pod that prefilled them.
+    `pause_s`: seconds of a KV transfer; 0 if sequences stay in the pod that prefilled them.
     """
     context = work.context
     held = context + HELD_ABOVE_MEAN * work.output
@@ -344,8 +347,7 @@ def decode_model(
         answers=work.answer_spread,
         held_sequences=min(by_memory, replica.most_sequences),
         limit_s=limit_s,
-        pause_s=pause_s or 0.0,
-        joins=pause_s is not None,
+        pause_s=pause_s,
     )
 
 
