@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from dataclasses import asdict
+from math import inf
 
 from rich.console import Console
 
@@ -54,7 +55,7 @@ def parser() -> ArgumentParser:
     of.add_argument(
         "--most",
         type=target.read_as(target.read_positive),
-        default=float("inf"),
+        default=inf,
         metavar="RATE",
         help="probe no higher rate",
     )
@@ -138,9 +139,10 @@ async def _measure(given: Namespace, probes: list[Probe]) -> Found:
         if not found.probes:
             return found
         per = f", {found.rate / gpus:.3g} per GPU of {gpus}" if gpus else ""
+        most = f" and less than {found.high:.3g}" if found.high < inf else ""
         console.print(
-            f"goodput {found.rate:.3g} requests/s{per}; at least {found.low:.3g} and less than "
-            f"{found.high:.3g} with 99 % certainty",
+            f"goodput {found.rate:.3g} requests/s{per}; at least {found.low:.3g}{most} with 99 % "
+            "certainty",
             soft_wrap=True,
         )
         for sentence in summarise(found):
@@ -217,7 +219,7 @@ def _figures(found: Found, to: Target, gpus: int) -> str:
             "goodput_per_s": found.rate,
             "goodput_per_s_per_gpu": found.rate / gpus if gpus else None,
             "low_per_s": found.low,
-            "high_per_s": high if high < float("inf") else None,
+            "high_per_s": high if high < inf else None,
             "gpus": gpus or None,
             **asdict(to.limits),
             "probes": [

@@ -118,14 +118,16 @@ def describe(fleet: Fleet) -> str:
 
 def _table(question: Question, plan: Plan) -> Table:
     at = "" if question.rate is None else f" at {question.rate:g}/s"
-    table = Table("fleet", "GPUs", "price/h", f"attainment{at}", "goodput, 1/s", "a GPU",
+    priced = any(option.fleet.price is not None for option in plan.options)
+    prices = ["price/h"] if priced else []
+    table = Table("fleet", "GPUs", *prices, f"attainment{at}", "goodput, 1/s", "a GPU",
                   "binds first", box=box.SIMPLE)  # fmt: skip
     for option in plan.options:
         fleet, met, most = option.fleet, option.attainment, option.goodput
         table.add_row(
             describe(fleet),
             str(fleet.gpus),
-            "unknown" if fleet.price is None else f"{fleet.price:.2f}",
+            *(["unknown" if fleet.price is None else f"{fleet.price:.2f}"] if priced else []),
             f"{met.median:.1%} ({met.low:.1%} to {met.high:.1%})",
             f"{most.median:.3g} ({most.low:.3g} to {most.high:.3g})",
             f"{most.median / fleet.gpus:.3g}",
