@@ -62,16 +62,16 @@ def make(version: str, asked: Asked) -> Path:
 def check(text: str, asked: Asked) -> str:
     """Return the version if the checkout can be released as it. ReleaseError says what to do."""
     version = checks.read_version(text)
-    wanted = ["git", "buildah", "skopeo"]
-    if asked.base == images.DEBOOTSTRAP:
-        wanted.append("debootstrap")
-    checks.check_programs(shutil.which, wanted)
     unknown = [image for image in asked.images if image not in images.IMAGES]
     if unknown:
         raise ReleaseError(f"IMAGES has {', '.join(unknown)}: there are {', '.join(images.IMAGES)}")
     images.check_platforms(asked.platforms)
     checks.check_committed(version, _read("pyproject.toml"), _read("charts/argosy/Chart.yaml"))
     checks.read_notes(_read("CHANGELOG.md"), version)
+    wanted = ["git", "buildah", "skopeo"]
+    if asked.base == images.DEBOOTSTRAP:
+        wanted.append("debootstrap")
+    checks.check_programs(shutil.which, wanted)
     words = ["git", "status", "--porcelain"]
     checks.check_clean(
         subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout

@@ -420,7 +420,9 @@ def main(argv: list[str]) -> int:
     ):
         if values and not least <= min(values) <= max(values) <= most:
             parser.error(f"{flag}: a ServingDeployment takes {least} to {most}")
-    # What restores the limits runs at a SIGTERM as at a Ctrl-C.
+    # What restores the limits runs at a SIGTERM as at a Ctrl-C, also in a job in the background,
+    # which a shell has ignore SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     note = partial(Console(stderr=True).print, style="dim", highlight=False, soft_wrap=True)
     try:

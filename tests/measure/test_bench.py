@@ -139,7 +139,8 @@ def test_wrong_input_is_refused_before_anything_is_sent(words, folder, capsys):
 def test_what_was_measured_until_an_interruption_is_scored(engine_url):
     words = ("--rate", "20", "--records", "a.jsonl", "--json", "a.json", *SHORT, *WIDE)
     command = [sys.executable, "-m", "argosy", "bench", engine_url, *words]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, preexec_fn=hear_interrupts, **silent) as process:
         path = Path("a.jsonl")
         while not path.exists() or path.read_text().count("\n") < 4:
             assert process.poll() is None
@@ -147,6 +148,12 @@ def test_what_was_measured_until_an_interruption_is_scored(engine_url):
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == bench.INTERRUPTED
     assert len(records.read(path)[0]) == json.loads(Path("a.json").read_text())["requests"] >= 3
+
+
+def hear_interrupts() -> None:
+    """Give a process that starts the default SIGINT: a shell has jobs in the background ignore it,
+    and their children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Parts(HTMLParser):

@@ -1,7 +1,7 @@
 """Decode pods get no more sequences than keep the TPOT limit."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from argosy_gateway.routing.estimates import Places
@@ -49,6 +49,7 @@ def test_after_a_stall_the_next_report_gives_the_sequences_back():
     assert most(places) == 59  # 20 · 47.5 / 16 is 59.4
 
 
+@example(0.04, 0.00010000000000000002, 101)
 @given(st.floats(0.001, 0.040), st.floats(0.0001, 0.01), st.integers(60, 500))
 def test_the_bound_comes_to_the_number_that_keeps_the_limit_from_above(base_s, each_s, start):
     """Whatever a step takes: the pod always has as many sequences as it may."""
@@ -61,7 +62,7 @@ def test_the_bound_comes_to_the_number_that_keeps_the_limit_from_above(base_s, e
             return
         assert most(places) >= min(int(fits), sequences // 2)
         sequences = min(sequences, most(places))
-    assert sequences <= max(1, fits)
+    assert sequences <= max(1, fits + 1e-6)  # 75 steps are 74.99999999999999 in doubles
 
 
 @given(st.floats(0.051, 1.0), st.integers(2, 500))
