@@ -14,18 +14,11 @@ from typing import Any
 
 import httpx
 
-from argosy_law.sim.flags import UsageError
-from argosy_measure.client import find_model
-from argosy_measure.target import read_as, read_count, read_header
+from argosy_measure.client import find_model, read_url
+from argosy_measure.command import read_as, read_header
 
 ADMIN_PORT = 8001
 """Of our engine; its default."""
-EXITS = """exit status:
-  0    done
-  1    {missed}
-  2    wrong input
-  3    the server did not answer
-  130  interrupted"""
 _TOKENS = range(100, 250)
 """Ids that every vocabulary has and that few models give a meaning of their own. Sixteen of them
 in a row, the shortest block of a prefix cache, do not come twice."""
@@ -103,25 +96,9 @@ def _whole(value: object) -> int | None:
     return number if number > 0 else None
 
 
-def read_url(text: str) -> str:
-    """Read the base of a server's addresses. UsageError for what is no URL."""
-    try:
-        url = httpx.URL(text)
-    except httpx.InvalidURL:
-        url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host:
-        raise UsageError(f"{text}: write a URL such as http://localhost:8000")
-    return text.rstrip("/").removesuffix("/v1")
-
-
 def admin_of(url: str) -> str:
     """Return where the admin port of our engine is by default."""
     return str(httpx.URL(url).copy_with(port=ADMIN_PORT, path="/")).rstrip("/")
-
-
-def read_counts(text: str) -> tuple[int, ...]:
-    """Read whole numbers above 0, each once, the smallest first. UsageError for anything else."""
-    return tuple(sorted({read_count(part.strip()) for part in text.split(",")}))
 
 
 def add_server_flags(parser: argparse.ArgumentParser) -> None:

@@ -18,14 +18,24 @@ from rich.table import Table
 from argosy_law.sim.flags import UsageError
 from argosy_law.sim.traces import TraceError
 from argosy_measure import records, report, target
-from argosy_measure.client import Answer, Request, ServerError, play_closed, play_open
-from argosy_measure.fleet import read_seconds
+from argosy_measure.client import Answer, Request, play_closed, play_open
+from argosy_measure.command import (
+    INTERRUPTED,
+    MET,
+    MISSED,
+    NO_SERVER,
+    ServerError,
+    fail,
+    list_statuses,
+    read_as,
+    read_count,
+    read_out,
+    read_positive,
+    read_seconds,
+)
 from argosy_measure.load import draw_open, read_trace
 from argosy_measure.score import Limits, Row, Score, Spread, row_of, score
 from argosy_measure.watch import Watch, show, write_ms
-
-MET, MISSED, WRONG, NO_SERVER, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit statuses."""
 
 
 def parser() -> ArgumentParser:
@@ -34,45 +44,43 @@ def parser() -> ArgumentParser:
         prog="argosy bench",
         description="Send a load to a server, and say which share of the requests was within the "
         "limits of TTFT and TPOT.",
-        epilog=target.EXITS,
+        epilog=list_statuses("the goal is met", "the goal is missed"),
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     target.add_flags(made)
     of = made.add_argument_group("arrivals")
-    of.add_argument("--rate", type=target.read_as(target.read_positive), help="requests a second")
+    of.add_argument("--rate", type=read_as(read_positive), help="requests a second")
     of.add_argument(
         "--burstiness",
-        type=target.read_as(target.read_positive),
+        type=read_as(read_positive),
         default=1.0,
         help="shape of the gamma distribution of gaps: 1 is Poisson (default), less has bursts",
     )
     of.add_argument("--trace", type=Path, help="CSV file: arrival_s,prompt_tokens,output_tokens")
     of.add_argument(
         "--clients",
-        type=target.read_as(target.read_count),
+        type=read_as(read_count),
         metavar="N",
         help="each sends its next request after its answer",
     )
     of.add_argument(
         "--for",
         dest="for_s",
-        type=target.read_as(read_seconds),
+        type=read_as(read_seconds),
         metavar="TIME",
         help="send for so long (default 1m; a trace is played to its end)",
     )
-    of.add_argument(
-        "--requests", type=target.read_as(target.read_count), metavar="N", help="send at most N"
-    )
+    of.add_argument("--requests", type=read_as(read_count), metavar="N", help="send at most N")
     of = made.add_argument_group("results")
     of.add_argument(
         "--records",
-        type=target.read_as(target.read_out),
+        type=read_as(read_out),
         metavar="FILE",
         help="a line a request, written as answers come (default argosy-bench-DATE.jsonl)",
     )
-    of.add_argument("--json", type=target.read_as(target.read_out), metavar="FILE")
-    of.add_argument("--report", type=target.read_as(target.read_out), metavar="FILE", help="HTML")
+    of.add_argument("--json", type=read_as(read_out), metavar="FILE")
+    of.add_argument("--report", type=read_as(read_out), metavar="FILE", help="HTML")
     of.add_argument(
         "--read",
         type=Path,
@@ -91,15 +99,8 @@ def main(argv: list[str]) -> int:
             return conclude(given, rows, target.choose_limits(given, known), argv)
         _check(given)
         return _bench(given, argv)
-    except (UsageError, TraceError, records.RecordError) as error:
-        sys.stderr.write(f"argosy bench: {error}\n")
-        return WRONG
-    except ServerError as error:
-        sys.stderr.write(f"argosy bench: {error}\n")
-        return NO_SERVER
-    except OSError as error:
-        sys.stderr.write(f"argosy bench: {error.filename}: {error.strerror}\n")
-        return WRONG
+    except (UsageError, TraceError, records.RecordError, ServerError, OSError) as error:
+        return fail("bench", error)
 
 
 def _check(given: Namespace) -> None:

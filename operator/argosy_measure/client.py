@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from argosy_law.sim.flags import UsageError
+from argosy_measure.command import ServerError
+
 _KEEP_ALIVE_S = 4.0
 """Less than the 5 s after which uvicorn closes idle connections: a request that is sent on one
 while the server closes it would fail."""
-
-
-class ServerError(Exception):
-    """A server that cannot be measured. The message says why, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +71,17 @@ Send = Callable[[Request], Awaitable[Answer]]
 """Sends a request to one server: `functools.partial(send, http, url, model)`."""
 OnAnswer = Callable[[Answer], None]
 """Is called with each answer as it ends."""
+
+
+def read_url(text: str) -> str:
+    """Read the base of a server's addresses. UsageError for what is no URL."""
+    try:
+        url = httpx.URL(text)
+    except httpx.InvalidURL:
+        url = httpx.URL("")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise UsageError(f"{text}: write a URL such as http://localhost:8000")
+    return text.rstrip("/").removesuffix("/v1")
 
 
 def open_http(timeout_s: float = 300.0, headers: dict[str, str] | None = None) -> httpx.AsyncClient:

@@ -10,31 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_law.sim.flags import UsageError
-from argosy_measure.client import ServerError
+from argosy_measure.command import ServerError, read_seconds, read_share
 from argosy_measure.score import Limits
 
 _PORT = 80
 """Of the Service in front of a fleet's gateways, which has the fleet's name."""
 _START_S = 20.0
-_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def read_seconds(text: str) -> float:
-    """Read a duration such as 200ms or 1.5s. UsageError for one without a unit."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h)", text.strip())
-    seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
-    if seconds <= 0:
-        raise UsageError(f"{text}: write a duration with its unit, such as 200ms, 1.5s or 2m")
-    return seconds
-
-
-def read_share(text: str) -> float:
-    """Read a share such as 0.9 or 90%. UsageError for one that is not between 0 and 1."""
-    found = re.fullmatch(r"(\d{1,3}(?:\.\d{1,6})?)(%?)", text.strip())
-    share = float(found[1]) / (100 if found[2] else 1) if found else 0.0
-    if not 0 < share < 1:
-        raise UsageError(f"{text}: write a share between 0 and 1, such as 0.9 or 90%")
-    return share
 
 
 @dataclass(frozen=True, slots=True)

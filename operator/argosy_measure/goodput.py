@@ -12,10 +12,22 @@ from rich.console import Console
 
 from argosy_law.sim.flags import UsageError
 from argosy_measure import target
-from argosy_measure.bench import INTERRUPTED, MET, MISSED, NO_SERVER, WRONG
 from argosy_measure.bisection import Found, Judge, Probe, search, summarise
-from argosy_measure.client import Answer, Request, ServerError, play_open
-from argosy_measure.fleet import read_seconds, read_share
+from argosy_measure.client import Answer, Request, play_open
+from argosy_measure.command import (
+    INTERRUPTED,
+    MET,
+    MISSED,
+    ServerError,
+    fail,
+    list_statuses,
+    read_as,
+    read_count,
+    read_out,
+    read_positive,
+    read_seconds,
+    read_share,
+)
 from argosy_measure.load import Shape, draw_open
 from argosy_measure.score import LATE_SHARE, MOST_LATE, Row, row_of
 from argosy_measure.target import Target
@@ -40,7 +52,7 @@ def parser() -> ArgumentParser:
         prog="argosy goodput",
         description="Find the highest rate of Poisson arrivals at which enough requests are within "
         "the limits of TTFT and TPOT.",
-        epilog=target.EXITS.replace("it is missed", "no rate meets it"),
+        epilog=list_statuses("some rate meets the goal", "no rate meets the goal"),
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -48,20 +60,20 @@ def parser() -> ArgumentParser:
     of = made.add_argument_group("search")
     of.add_argument(
         "--start",
-        type=target.read_as(target.read_positive),
+        type=read_as(read_positive),
         metavar="RATE",
         help="requests a second to begin with (default: from the time of single requests)",
     )
     of.add_argument(
         "--most",
-        type=target.read_as(target.read_positive),
+        type=read_as(read_positive),
         default=inf,
         metavar="RATE",
         help="probe no higher rate",
     )
     of.add_argument(
         "--probe",
-        type=target.read_as(read_seconds),
+        type=read_as(read_seconds),
         default=60.0,
         metavar="TIME",
         help=f"length of a probe that does not end before; at least {_LEAST_REQUESTS} requests "
@@ -69,18 +81,18 @@ def parser() -> ArgumentParser:
     )
     of.add_argument(
         "--precision",
-        type=target.read_as(read_share),
+        type=read_as(read_share),
         default=0.05,
         metavar="SHARE",
         help="stop when a rate that meets the goal is this near one that misses it (default 5%%)",
     )
     of.add_argument(
         "--gpus",
-        type=target.read_as(target.read_count),
+        type=read_as(read_count),
         metavar="N",
         help="that serve: the goodput is also printed per GPU (default: those of the fleet)",
     )
-    of.add_argument("--json", type=target.read_as(target.read_out), metavar="FILE")
+    of.add_argument("--json", type=read_as(read_out), metavar="FILE")
     return made
 
 
@@ -91,15 +103,8 @@ def main(argv: list[str]) -> int:
     try:
         target.check_place(given)
         found = asyncio.run(_measure(given, probes))
-    except UsageError as error:
-        sys.stderr.write(f"argosy goodput: {error}\n")
-        return WRONG
-    except ServerError as error:
-        sys.stderr.write(f"argosy goodput: {error}\n")
-        return NO_SERVER
-    except OSError as error:
-        sys.stderr.write(f"argosy goodput: {error.filename}: {error.strerror}\n")
-        return WRONG
+    except (UsageError, ServerError, OSError) as error:
+        return fail("goodput", error)
     except KeyboardInterrupt:
         sys.stderr.write("argosy goodput: interrupted; the rates above are what is known\n")
         return INTERRUPTED

@@ -24,10 +24,19 @@ from argosy_law.goals import SLO
 from argosy_law.sim.flags import UsageError
 from argosy_measure import profiles, workloads
 from argosy_measure.candidates import Option, cheapest, shapes, strongest
-from argosy_measure.fleet import read_seconds, read_share
+from argosy_measure.command import (
+    MET,
+    MISSED,
+    fail,
+    read_as,
+    read_count,
+    read_out,
+    read_positive,
+    read_seconds,
+    read_share,
+)
 from argosy_measure.predict import LEAST_RATE, Alone, Fleet, Predictor, Types
 from argosy_measure.profiles import PodProfile, ProfileError
-from argosy_measure.target import read_as, read_count, read_out, read_positive
 from argosy_measure.workloads import Workload, WorkloadError
 
 __all__ = ["Plan", "Question", "answer", "fragment", "main", "parse"]
@@ -69,23 +78,19 @@ def main(argv: list[str]) -> int:
         if given.json:
             text = json.dumps(as_json(question, plan, time.monotonic() - begun), indent=2)
             given.json.write_text(text + "\n")
-    except (UsageError, ProfileError, WorkloadError) as error:
-        sys.stderr.write(f"argosy plan: {error}\n")
-        return 2
-    except OSError as error:
-        sys.stderr.write(f"argosy plan: {error.filename}: {error.strerror}\n")
-        return 2
+    except (UsageError, ProfileError, WorkloadError, OSError) as error:
+        return fail("plan", error)
     if not plan.options:
         sys.stderr.write(f"argosy plan: {unmet(question, plan)}\n")
-        return 1
+        return MISSED
     if given.fragment:
         sys.stdout.write(fragment(plan.options[0].fleet, question.slo))
-        return 0
+        return MET
     wide = None if sys.stdout.isatty() else 140
     console = Console(highlight=False, width=wide)
     console.print(_table(question, plan))
     console.print(_summary(question, plan), soft_wrap=True)
-    return 0
+    return MET
 
 
 def answer(question: Question) -> Plan:

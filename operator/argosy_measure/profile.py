@@ -23,9 +23,22 @@ from rich.table import Table
 from argosy_law.estimate.capacity import Machine
 from argosy_law.goals import Profile
 from argosy_law.sim.world.machine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Replica
-from argosy_measure import about, client, target
+from argosy_measure import about, client
 from argosy_measure.about import About
-from argosy_measure.client import Answer, Request, Send, ServerError
+from argosy_measure.client import Answer, Request, Send
+from argosy_measure.command import (
+    INTERRUPTED,
+    MET,
+    MISSED,
+    ServerError,
+    fail,
+    list_statuses,
+    read_as,
+    read_count,
+    read_counts,
+    read_out,
+    read_positive,
+)
 from argosy_measure.fit import Fit, Row, UndeterminedError, fit, hold_out
 from argosy_measure.profiles import (
     KV_BYTES_PER_TOKEN,
@@ -33,7 +46,6 @@ from argosy_measure.profiles import (
     PodProfile,
     write,
 )
-from argosy_measure.target import read_as
 
 PREFILL = ("prefill base", "per prompt token", "per squared prompt token")
 DECODE = ("decode base", "per sequence", "per context token")
@@ -335,26 +347,28 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="argosy profile",
         description="Measure how long the steps of an engine take, and write its profile.",
-        epilog=about.EXITS.format(missed="the measurements do not determine a constant"),
+        epilog=list_statuses(
+            "the profile is written", "the measurements do not determine a constant"
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     about.add_server_flags(parser)
     option = parser.add_argument
-    counts, count = read_as(about.read_counts), read_as(target.read_count)
+    counts, count = read_as(read_counts), read_as(read_count)
     option("--prompts", type=counts, metavar="N,N,…", help="lengths (default: 64 to 2000)")
     option("--batches", type=counts, default=(1, 8, 32, 64), metavar="N,N,…", help="sequences")
     option("--contexts", type=counts, default=(128, 1024), metavar="N,N,…", help="of sequences")
     option("--repeats", type=count, default=3, help="of each point (default: 3)")
     option(
         "--minutes",
-        type=read_as(target.read_positive),
+        type=read_as(read_positive),
         default=4.0,
         help="no repeat begins after these (default: 4)",
     )
-    option("--out", type=read_as(target.read_out), default=Path("profile.yaml"), metavar="FILE")
+    option("--out", type=read_as(read_out), default=Path("profile.yaml"), metavar="FILE")
     option("--name", default="measured", help="of the GPU type")
     option("--gpus", type=count, default=1, help="of the pod (default: 1)")
-    option("--cost-per-hour", type=read_as(target.read_positive), help="of one GPU")
+    option("--cost-per-hour", type=read_as(read_positive), help="of one GPU")
     option("--kv-tokens", type=count, help="default: what the engine's metrics say")
     option("--max-num-seqs", type=count, help="default: what the engine says, or 256")
     option("--max-num-batched-tokens", type=count, help="default: what the engine says, or 2048")
@@ -368,9 +382,9 @@ def main(argv: list[str]) -> int:
     try:
         asyncio.run(run(options, console))
     except (MeasureError, ServerError) as error:
-        sys.stderr.write(f"argosy profile: {error}\n")
-        return 1 if isinstance(error, MeasureError) else 3
+        status = fail("profile", error)
+        return MISSED if isinstance(error, MeasureError) else status
     except KeyboardInterrupt:
         sys.stderr.write("argosy profile: interrupted, nothing was written\n")
-        return 130
-    return 0
+        return INTERRUPTED
+    return MET

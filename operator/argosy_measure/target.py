@@ -1,23 +1,18 @@
 """The flags that `argosy bench` and `argosy goodput` share: which server, what is sent, limits."""
 
 import contextlib
-import os
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import AsyncIterator, Callable
+from argparse import ArgumentParser, Namespace
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from argosy_law.sim.flags import UsageError
 from argosy_measure import client, fleet
-from argosy_measure.client import Request, Send
+from argosy_measure.client import Request, Send, read_url
+from argosy_measure.command import read_as, read_header, read_seconds, read_share
 from argosy_measure.load import Length, Shape, read_prompts
 from argosy_measure.score import Limits
-
-EXITS = """\
-exit status: 0 the goal is met, 1 it is missed, 2 wrong input, 3 the server does not answer,
-130 interrupted (what was measured until then is written)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,53 +27,16 @@ class Target:
     """0: nobody said."""
 
 
-def read_as(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Make a type of argparse, which shows the sentence of a UsageError."""
-
-    def convert(text: str) -> Any:
-        try:
-            return read(text)
-        except UsageError as error:
-            raise ArgumentTypeError(str(error)) from None
-
-    return convert
-
-
-def read_positive(text: str) -> float:
-    """Read a number above 0. UsageError for anything else."""
-    with contextlib.suppress(ValueError):
-        if 0 < float(text) < float("inf"):
-            return float(text)
-    raise UsageError(f"{text}: write a number above 0")
-
-
-def read_count(text: str) -> int:
-    """Read a whole number of at least 1. UsageError for anything else."""
-    if not (text.isascii() and text.isdecimal() and int(text)):
-        raise UsageError(f"{text}: write a whole number of at least 1")
-    return int(text)
-
-
-def read_out(text: str) -> Path:
-    """Read a path that can be written. UsageError without its folder, or for a folder."""
-    path = Path(text)
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UsageError(f"{text}: write a file in a folder that exists and can be written")
-    return path
-
-
-def read_header(text: str) -> tuple[str, str]:
-    """Read `NAME: VALUE`. UsageError for anything else."""
-    name, colon, value = text.partition(":")
-    if not colon or not name.strip():
-        raise UsageError(f"{text}: write a header, such as 'Authorization: Bearer abc'")
-    return name.strip(), value.strip()
-
-
 def add_flags(parser: ArgumentParser) -> None:
     """Add the flags of the server, of the shape of requests, and of the limits."""
     of = parser.add_argument_group("the server")
-    of.add_argument("url", nargs="?", metavar="URL", help="such as http://localhost:8080")
+    of.add_argument(
+        "url",
+        nargs="?",
+        type=read_as(read_url),
+        metavar="URL",
+        help="such as http://localhost:8080",
+    )
     of.add_argument(
         "--fleet",
         metavar="NAME",
@@ -91,7 +49,7 @@ def add_flags(parser: ArgumentParser) -> None:
     )
     of.add_argument(
         "--timeout",
-        type=read_as(fleet.read_seconds),
+        type=read_as(read_seconds),
         default=300.0,
         metavar="TIME",
         help="a request fails when the server sends nothing for so long (default 5m)",
@@ -122,11 +80,11 @@ def add_flags(parser: ArgumentParser) -> None:
         help="answers may end before they have all their tokens",
     )
     of = parser.add_argument_group("limits (default: those of the fleet)")
-    of.add_argument("--ttft", type=read_as(fleet.read_seconds), metavar="TIME", help="as 200ms")
-    of.add_argument("--tpot", type=read_as(fleet.read_seconds), metavar="TIME", help="as 50ms")
+    of.add_argument("--ttft", type=read_as(read_seconds), metavar="TIME", help="as 200ms")
+    of.add_argument("--tpot", type=read_as(read_seconds), metavar="TIME", help="as 50ms")
     of.add_argument(
         "--goal",
-        type=read_as(fleet.read_share),
+        type=read_as(read_share),
         metavar="SHARE",
         help="share of requests that must be within both limits (default 0.9)",
     )
@@ -154,8 +112,6 @@ def check_place(given: Namespace) -> None:
     """Raise UsageError unless a server is named, and its limits are or will be known."""
     if given.url is None and given.fleet is None:
         raise UsageError("name a server: its URL, such as http://localhost:8080, or --fleet NAME")
-    if given.url and not given.url.startswith(("http://", "https://")):
-        raise UsageError(f"{given.url}: write a URL, such as http://localhost:8080")
     if not given.fleet:
         choose_limits(given, None)
 
@@ -169,7 +125,6 @@ async def connect(given: Namespace) -> AsyncIterator[Target]:
         url = given.url
         if url is None:
             url = await stack.enter_async_context(fleet.forward(given.fleet, given.namespace))
-        url = url.rstrip("/").removesuffix("/v1")
         http = await stack.enter_async_context(client.open_http(given.timeout, dict(given.header)))
         model = given.model or await client.find_model(http, url)
         send = partial(client.send, http, url, model, ignore_eos=not given.stop_at_eos)

@@ -27,8 +27,23 @@ from rich.table import Table
 from argosy_law.sim.flags import UsageError
 from argosy_law.sim.traces import Trace
 from argosy_law.sim.world.machine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
-from argosy_measure import about, client, fleet, score, target, workloads
-from argosy_measure.client import Answer, Request, Send, ServerError
+from argosy_measure import about, client, score, workloads
+from argosy_measure.client import Answer, Request, Send
+from argosy_measure.command import (
+    INTERRUPTED,
+    MET,
+    MISSED,
+    ServerError,
+    fail,
+    list_statuses,
+    read_as,
+    read_count,
+    read_counts,
+    read_out,
+    read_positive,
+    read_seconds,
+    read_share,
+)
 from argosy_measure.limits import (
     MOST_REPEATS,
     Difference,
@@ -41,7 +56,6 @@ from argosy_measure.limits import (
     meets,
     search,
 )
-from argosy_measure.target import read_as
 from argosy_measure.workloads import Workload, WorkloadError
 
 NAMES = {"max_num_seqs": "maxNumSeqs", "max_num_batched_tokens": "maxNumBatchedTokens"}
@@ -343,11 +357,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="argosy tune",
         description="Find the limits with which an engine serves a workload best.",
-        epilog=about.EXITS.format(missed="no limits are better, or none meet the goal"),
+        epilog=list_statuses(
+            "other limits are written", "no limits are better, or none meet the goal"
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     about.add_server_flags(parser)
-    option, count = parser.add_argument, read_as(target.read_count)
+    option, count = parser.add_argument, read_as(read_count)
     option(
         "--workload",
         default="chatbot",
@@ -356,7 +372,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     option(
         "--rate",
-        type=read_as(target.read_positive),
+        type=read_as(read_positive),
         default=float("inf"),
         help="default: all at once",
     )
@@ -369,38 +385,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     option(
         "--ttft",
-        type=read_as(fleet.read_seconds),
+        type=read_as(read_seconds),
         default=float("inf"),
         help="limit, such as 200ms",
     )
-    option(
-        "--tpot", type=read_as(fleet.read_seconds), default=float("inf"), help="limit, such as 50ms"
-    )
+    option("--tpot", type=read_as(read_seconds), default=float("inf"), help="limit, such as 50ms")
     option(
         "--goal",
-        type=read_as(fleet.read_share),
+        type=read_as(read_share),
         default=0.9,
         help="share within both (default: 0.9)",
     )
-    option("--seqs", type=read_as(about.read_counts), metavar="N,N,…", help="default: 16 to 512")
-    option(
-        "--tokens", type=read_as(about.read_counts), metavar="N,N,…", help="default: 512 to 8192"
-    )
+    option("--seqs", type=read_as(read_counts), metavar="N,N,…", help="default: 16 to 512")
+    option("--tokens", type=read_as(read_counts), metavar="N,N,…", help="default: 512 to 8192")
     option("--policies", action="store_true", help="try the capacity policies, too")
     option(
         "--restart",
         metavar="COMMAND",
         help="starts an engine at URL, with {max_num_seqs} and {max_num_batched_tokens} in it",
     )
-    option("--start-timeout", type=read_as(fleet.read_seconds), default=600.0, help="default: 10m")
+    option("--start-timeout", type=read_as(read_seconds), default=600.0, help="default: 10m")
     option("--seqs-before", type=count, default=MAX_NUM_SEQS, help="with --restart")
     option("--tokens-before", type=count, default=MAX_NUM_BATCHED_TOKENS, help="with --restart")
-    option("--out", type=read_as(target.read_out), default=Path("tuned.yaml"), metavar="FILE")
+    option("--out", type=read_as(read_out), default=Path("tuned.yaml"), metavar="FILE")
     return parser
 
 
 def _read_repeats(text: str) -> int:
-    count = target.read_count(text)
+    count = read_count(text)
     if not 3 <= count <= MOST_REPEATS:
         raise UsageError(f"{text}: write 3 to {MOST_REPEATS}, so that noise can be told")
     return count
@@ -428,16 +440,15 @@ def main(argv: list[str]) -> int:
     try:
         found = asyncio.run(tune(options, note))
     except (TuneError, WorkloadError, ServerError) as error:
-        sys.stderr.write(f"argosy tune: {error}\n")
-        return 3 if isinstance(error, ServerError) else 2
+        return fail("tune", error)
     except KeyboardInterrupt:
         left = "was ended" if options.restart else "has its former limits again"
         sys.stderr.write(f"argosy tune: interrupted; the engine {left}\n")
-        return 130
+        return INTERRUPTED
     Console().print(describe(found))
     better, sentence = conclude(found, options.goal)
     if better:
         options.out.write_text(write_fragment(found))
         sentence = f"{sentence} Wrote {options.out}"
     sys.stdout.write(f"{sentence}\n")
-    return 0 if better else 1
+    return MET if better else MISSED

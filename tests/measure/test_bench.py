@@ -16,7 +16,8 @@ import pytest
 
 from argosy_bench.ports import free_ports
 from argosy_measure import bench, records, report
-from argosy_measure.fleet import Fleet, describe, read_seconds
+from argosy_measure.command import INTERRUPTED, MET, MISSED, NO_SERVER, WRONG, read_seconds
+from argosy_measure.fleet import Fleet, describe
 from argosy_measure.score import Limits, Row, score
 
 WIDE = ("--ttft", "30s", "--tpot", "30s")
@@ -40,20 +41,20 @@ def run(*words: str) -> int:
 def test_a_load_within_the_limits_is_recorded_and_scored_again(engine_url, folder):
     load = ("--rate", "50", "--requests", "12", *SHORT)
     out = ("--records", "a.jsonl", "--json", "a.json", "--report", "a.html")
-    assert run(engine_url, *load, *WIDE, *out) == bench.MET
+    assert run(engine_url, *load, *WIDE, *out) == MET
     figures = json.loads(Path("a.json").read_text())
     assert (figures["requests"], figures["met"], figures["failed"]) == (12, 12, 0)
     rows, limits = records.read(Path("a.jsonl"))
     assert limits == Limits(30, 30, 0.9)
     assert {(row.tokens, row.prompt_tokens) for row in rows} == {(4, 8)}
-    assert run("--read", "a.jsonl", "--json", "b.json") == bench.MET
+    assert run("--read", "a.jsonl", "--json", "b.json") == MET
     assert json.loads(Path("b.json").read_text()) == figures
-    assert run("--read", "a.jsonl", "--tpot", "1ms") == bench.MISSED
+    assert run("--read", "a.jsonl", "--tpot", "1ms") == MISSED
 
 
 def test_clients_send_for_the_time_that_was_asked_for(engine_url):
     words = ("--clients", "2", "--for", "300ms", "--records", "a.jsonl", *SHORT, *WIDE)
-    assert run(engine_url, *words) == bench.MET
+    assert run(engine_url, *words) == MET
     rows, _ = records.read(Path("a.jsonl"))
     assert len(rows) >= 2
     assert max(row.at_s for row in rows) < 0.3 + max(row.ended_s - row.at_s for row in rows)
@@ -61,7 +62,7 @@ def test_clients_send_for_the_time_that_was_asked_for(engine_url):
 
 def test_a_trace_is_played_to_its_end(engine_url, folder):
     Path("t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,8,3\n0.2,9,2\n")
-    assert run(engine_url, "--trace", "t.csv", "--records", "a.jsonl", *WIDE) == bench.MET
+    assert run(engine_url, "--trace", "t.csv", "--records", "a.jsonl", *WIDE) == MET
     rows, _ = records.read(Path("a.jsonl"))
     assert [(row.prompt_tokens, row.tokens) for row in rows] == [(8, 3), (9, 2)]
     assert rows[1].at_s >= 0.2
@@ -69,10 +70,10 @@ def test_a_trace_is_played_to_its_end(engine_url, folder):
 
 def test_a_server_that_is_down_is_another_exit_than_a_missed_goal(folder):
     url = f"http://127.0.0.1:{free_ports(1)[0]}"
-    assert run(url, "--rate", "50", "--requests", "3", *WIDE) == bench.NO_SERVER
+    assert run(url, "--rate", "50", "--requests", "3", *WIDE) == NO_SERVER
     assert list(folder.iterdir()) == []
     words = ("--model", "m", "--rate", "50", "--requests", "3", "--records", "a.jsonl")
-    assert run(url, *words, *WIDE) == bench.NO_SERVER
+    assert run(url, *words, *WIDE) == NO_SERVER
     rows, _ = records.read(Path("a.jsonl"))
     assert all("cannot connect" in row.error for row in rows)
 
@@ -98,7 +99,7 @@ def broken() -> Iterator[str]:
 
 def test_requests_that_fail_miss_the_goal(broken):
     words = ("--model", "m", "--rate", "50", "--requests", "3", "--records", "a.jsonl")
-    assert run(broken, *words, *WIDE) == bench.MISSED
+    assert run(broken, *words, *WIDE) == MISSED
     assert {row.status for row in records.read(Path("a.jsonl"))[0]} == {500}
 
 
@@ -131,7 +132,7 @@ def test_wrong_input_is_refused_before_anything_is_sent(words, folder, capsys):
     head = "arrival_s,prompt_tokens,output_tokens\n"
     Path("unsorted.csv").write_text(f"{head}2,8,3\n1,9,2\n")
     Path("empty.csv").write_text("")
-    assert run(*words) == bench.WRONG
+    assert run(*words) == WRONG
     assert "argosy bench: " in capsys.readouterr().err
     assert not list(folder.glob("*.jsonl"))
 
@@ -146,7 +147,7 @@ def test_what_was_measured_until_an_interruption_is_scored(engine_url):
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == bench.INTERRUPTED
+        assert process.wait(60) == INTERRUPTED
     assert len(records.read(path)[0]) == json.loads(Path("a.json").read_text())["requests"] >= 3
 
 
@@ -208,13 +209,13 @@ esac
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
     words = ("--fleet", "chat", "-n", "team", "--rate", "50", "--requests", "3", *SHORT)
-    assert run(*words, "--records", "a.jsonl") == bench.MET
+    assert run(*words, "--records", "a.jsonl") == MET
     assert records.read(Path("a.jsonl"))[1] == Limits(30, 30, 0.95)
     get, forward = Path("words").read_text().splitlines()
     assert get == "-n team get servingdeployment chat -o json"
     assert forward == "-n team port-forward service/chat :80"
     # With a URL, nothing is forwarded.
-    assert run(engine_url, *words, "--records", "b.jsonl") == bench.MET
+    assert run(engine_url, *words, "--records", "b.jsonl") == MET
     assert Path("words").read_text().splitlines()[2:] == [get]
 
 
@@ -223,11 +224,11 @@ def test_a_fleet_that_kubectl_cannot_read_is_said_with_its_words(folder, monkeyp
     program.write_text('#!/bin/sh\necho "not found: chat" >&2; exit 1\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
-    assert run("--fleet", "chat", "--rate", "1") == bench.NO_SERVER
+    assert run("--fleet", "chat", "--rate", "1") == NO_SERVER
     assert "not found: chat" in capsys.readouterr().err
     program.unlink()
     monkeypatch.setenv("PATH", str(folder))
-    assert run("--fleet", "chat", "--rate", "1") == bench.WRONG
+    assert run("--fleet", "chat", "--rate", "1") == WRONG
 
 
 def test_limits_and_gpus_of_a_fleet_are_read_as_kubectl_prints_them():

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from argosy_bench.ports import free_ports
 from argosy_measure import goodput
-from argosy_measure.bench import MET, MISSED, NO_SERVER, WRONG
 from argosy_measure.bisection import Found, Judge, Probe, search
 from argosy_measure.client import Answer, Request
+from argosy_measure.command import MET, MISSED, NO_SERVER, WRONG
 from argosy_measure.load import Length, Shape
 from argosy_measure.score import Limits, Row
 from argosy_measure.target import Target
