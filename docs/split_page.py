@@ -163,17 +163,17 @@ def _sentences(pairs: Mapping[Row, tuple[Found, Found]]) -> Iterator[str]:
     for profile in dict.fromkeys(row.profile for row in pairs):
         of = {row: winner(*pair) for row, pair in pairs.items() if row.profile == profile}
         published = {row.workload: better for row, better in of.items() if row.published}
-        shown = _listed(published)
+        shown = _list_verdicts(published)
         yield f"- **{profile}**, better with the published limits: {shown}."
         others = {
             f"{row.workload} with {row.ttft_ms} and {row.tpot_ms} ms": better
             for row, better in of.items()
             if not row.published
         }
-        yield f"- **{profile}**, better with the other limits: {_listed(others)}."
+        yield f"- **{profile}**, better with the other limits: {_list_verdicts(others)}."
 
 
-def _listed(found: Mapping[str, str]) -> str:
+def _list_verdicts(found: Mapping[str, str]) -> str:
     """Write each verdict with what it holds for."""
     verdicts = ("together", "apart", "about equal", "neither")
     if len({*found.values()}) == 1:

@@ -12,8 +12,6 @@ from argosy_law.size.pools import find_fewest
 from argosy_measure.predict import Binding, Fleet, Formulas, Predictor, Range, Types
 from argosy_measure.profiles import PodProfile
 
-__all__ = ["Option", "cheapest", "shapes", "strongest"]
-
 LOOKED_AT = 2
 """Shapes of each kind that are played: the best two by the formulas."""
 MOST_REPLICAS = 1000
@@ -44,7 +42,7 @@ def shapes(pods: list[PodProfile]) -> list[Types]:
     return [*((pod,) for pod in pods), *apart]
 
 
-def _ranked(found: list[Fleet], key: Callable[[Fleet], float]) -> list[Fleet]:
+def _rank(found: list[Fleet], key: Callable[[Fleet], float]) -> list[Fleet]:
     """Return the first of each kind."""
     found.sort(key=key)
     return [
@@ -62,7 +60,7 @@ def cost_of(fleet: Fleet) -> float:
 def cheapest(of: list[Types], predictor: Predictor, rate: float) -> list[Option]:
     """Return the cheapest fleet of each shape that meets the goal at `rate`, cheapest first."""
     formulas = Formulas(predictor.slo, predictor.workload)
-    guesses = _ranked([formulas.fewest(types, rate) for types in of], cost_of)
+    guesses = _rank([formulas.fewest(types, rate) for types in of], cost_of)
     found = list(filter(None, (_fewest(guess, predictor, rate) for guess in guesses)))
     return [
         _option(fleet, predictor, predictor.attainment(fleet, rate), rate)
@@ -129,8 +127,8 @@ def strongest(of: list[Types], predictor: Predictor, gpus: int) -> list[Option]:
         for splits in ([*_splits(types, gpus)] for types in of)
         if splits
     ]
-    ranked = _ranked(guesses, lambda fleet: -formulas.goodput(fleet))
-    found = [_climbed(guess, predictor, formulas, gpus) for guess in ranked]
+    ranked = _rank(guesses, lambda fleet: -formulas.goodput(fleet))
+    found = [_climb(guess, predictor, formulas, gpus) for guess in ranked]
     options = [_option(fleet, predictor, None, goodput) for fleet, goodput in found if goodput > 0]
     return sorted(options, key=lambda option: -option.goodput.median)
 
@@ -145,7 +143,7 @@ def _splits(types: Types, gpus: int) -> Iterator[Fleet]:
         yield Fleet(types, (first, (gpus - first * types[0].gpus) // types[1].gpus))
 
 
-def _climbed(
+def _climb(
     guess: Fleet, predictor: Predictor, formulas: Formulas, gpus: int
 ) -> tuple[Fleet, float]:
     """Return the best split around the guess, with its goodput: the next ones on both sides are

@@ -78,7 +78,7 @@ async def forward(name: str, namespace: str | None) -> AsyncIterator[str]:
         if found is None:
             why = (await process.stderr.read()).decode().strip()
             raise ServerError(f"kubectl cannot forward a port to service/{name}: {why or first}")
-        # A pipe that nobody reads would stop kubectl, which writes a line a connection.
+        # kubectl writes a line for each connection, and stops when the pipe is full.
         drains = [asyncio.create_task(_drain(of)) for of in (process.stdout, process.stderr)]
         try:
             yield f"http://127.0.0.1:{found[1]}"

@@ -39,8 +39,6 @@ from argosy_measure.predict import LEAST_RATE, Alone, Fleet, Predictor, Types
 from argosy_measure.profiles import PodProfile, ProfileError
 from argosy_measure.workloads import Workload, WorkloadError
 
-__all__ = ["Plan", "Question", "answer", "fragment", "main", "parse"]
-
 SEEDS = 3
 MOST_RATE = 10_000.0
 """Requests per second; a play of more takes minutes."""

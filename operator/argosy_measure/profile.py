@@ -110,7 +110,7 @@ def decode_row(answers: Sequence[Answer]) -> Row | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Points:
     """What is measured."""
 
     prompts: tuple[int, ...]
@@ -121,7 +121,7 @@ class Plan:
     """After so long no further repeat begins."""
 
 
-def choose_plan(options: argparse.Namespace, server: About) -> Plan:
+def choose_points(options: argparse.Namespace, server: About) -> Points:
     """Leave out what the engine has no room for, unless the user asked for it."""
     step = server.step_tokens or MAX_NUM_BATCHED_TOKENS
     longest = server.max_model_len or step
@@ -137,7 +137,7 @@ def choose_plan(options: argparse.Namespace, server: About) -> Plan:
         and c + _answer_tokens(n, c, step) <= (server.max_model_len or float("inf"))
         and n * (c + _answer_tokens(n, c, step)) <= 0.9 * room
     )
-    return Plan(prompts, fitting, options.repeats, 60 * options.minutes)
+    return Points(prompts, fitting, options.repeats, 60 * options.minutes)
 
 
 def _answer_tokens(sequences: int, context: int, step_tokens: int) -> int:
@@ -155,24 +155,24 @@ class Server:
     step_tokens: int
 
 
-async def measure(server: Server, plan: Plan, note: Callable[[str], None]) -> Rows:
+async def measure(server: Server, points: Points, note: Callable[[str], None]) -> Rows:
     """Measure all points once, and again while there is time. ServerError, MeasureError."""
     random, clock = Random(), asyncio.get_running_loop().time  # noqa: S311 (no secret)
-    prompts: dict[int, tuple[list[float], list[float]]] = {n: ([], []) for n in plan.prompts}
-    batches: dict[tuple[int, int], list[Row]] = {batch: [] for batch in plan.batches}
+    prompts: dict[int, tuple[list[float], list[float]]] = {n: ([], []) for n in points.prompts}
+    batches: dict[tuple[int, int], list[Row]] = {batch: [] for batch in points.batches}
     # The same prompts in each repeat: where a prefix cache helps, batches begin sooner.
     texts = {
         (n, c): [
             Request(about.draw_prompt(random, c), _answer_tokens(n, c, server.step_tokens))
             for _ in range(n)
         ]
-        for n, c in plan.batches
+        for n, c in points.batches
     }
     _check(await server.send(Request(about.draw_prompt(random, 32), 8)))
     began = clock()
-    for repeat in range(plan.repeats):
+    for repeat in range(points.repeats):
         for tokens, (ttft_s, round_trips_s) in prompts.items():
-            if repeat and clock() - began > plan.most_s:
+            if repeat and clock() - began > points.most_s:
                 break
             for _ in range(_TRIES):
                 request = Request(about.draw_prompt(random, tokens), 1)
@@ -181,7 +181,7 @@ async def measure(server: Server, plan: Plan, note: Callable[[str], None]) -> Ro
                 ttft_s.append(answer.events[0] - answer.sent)
             note(f"prompt of {tokens} tokens: {1000 * median(ttft_s):.1f} ms to the first token")
         for batch, rows in batches.items():
-            if repeat and clock() - began > plan.most_s:
+            if repeat and clock() - began > points.most_s:
                 break
             rows.append(await _measure_batch(server.send, texts[batch]))
             note(f"batch of {batch[0]} on {batch[1]} tokens: {1000 * rows[-1].seconds:.2f} ms")
@@ -320,14 +320,14 @@ async def run(options: argparse.Namespace, console: Console) -> None:
                 f"neither {options.url}/metrics nor {admin}/metrics says how many tokens of KV the "
                 "engine holds: write --kv-tokens, or --admin for the admin port of Argosy's engine"
             )
-        plan = choose_plan(options, server)
+        points = choose_points(options, server)
         engine = Server(
             partial(client.send, http, options.url, server.model),
             partial(time_refusal, http, options.url),
             server.step_tokens or MAX_NUM_BATCHED_TOKENS,
         )
         note = partial(console.print, style="dim", highlight=False, soft_wrap=True)
-        rows = await measure(engine, plan, note)
+        rows = await measure(engine, points, note)
     found = fit_steps(rows)
     misses = hold_out(rows.prefill, PREFILL, OPTIONAL), hold_out(rows.decode, DECODE)
     pod = pod_of(options, server, found, misses)

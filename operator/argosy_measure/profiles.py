@@ -34,8 +34,6 @@ from argosy_law.estimate.capacity import PRESETS, SCHEME, Machine
 from argosy_law.goals import Profile
 from argosy_law.sim.world.machine import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Replica
 
-__all__ = ["PodProfile", "ProfileError", "read", "write"]
-
 KV_BYTES_PER_TOKEN = 131_072
 """Of Llama-3-8B in 16 bits: 32 layers · 2 · 8 heads · 128 · 2 bytes."""
 TRANSFER_BYTES_PER_S = 12_500_000_000
@@ -67,7 +65,7 @@ class PodProfile:
     """Of one GPU per hour, in any currency; None: unknown."""
     errors: Mapping[str, float] = field(default_factory=dict, hash=False)
     """How far the fit is from what was measured, as a share of it, such as of `prefill` and
-    `decode`. Empty: nobody measured it."""
+    `decode`. Empty: it was not measured."""
 
     @property
     def gpus(self) -> int:

@@ -42,7 +42,7 @@ class Row:
     tokens: int = 0
     """Of the answer."""
     prompt_tokens: int | None = None
-    """None: nobody counted them."""
+    """None: unknown."""
     late_s: float = 0.0
     """How late the client itself sent it."""
     status: int | None = None

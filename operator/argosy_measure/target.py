@@ -24,7 +24,7 @@ class Target:
     send: Send
     limits: Limits
     gpus: int
-    """0: nobody said."""
+    """0: unknown."""
 
 
 def add_flags(parser: ArgumentParser) -> None:

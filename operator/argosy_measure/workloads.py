@@ -14,8 +14,6 @@ from random import Random
 from argosy_law.sim import traces
 from argosy_law.sim.traces import Trace, TraceError
 
-__all__ = ["WORKLOADS", "Workload", "WorkloadError", "read"]
-
 LONGEST = 2048
 """Tokens of prompt and answer together in DistServe's workloads: the context of OPT."""
 SPREAD = 0.45
@@ -89,7 +87,7 @@ def read(text: str, most_tokens: int) -> Workload:
     if named is not None:
         return replace(named, longest=min(named.longest, most_tokens))
     if Path(text).is_file():
-        return _recorded(text, most_tokens)
+        return _read_recording(text, most_tokens)
     try:
         numbers = [float(part) for part in text.split(",")]
     except ValueError:
@@ -112,7 +110,7 @@ def read(text: str, most_tokens: int) -> Workload:
     return Workload(prompt, output, spread, most_tokens)
 
 
-def _recorded(path: str, most_tokens: int) -> Workload:
+def _read_recording(path: str, most_tokens: int) -> Workload:
     try:
         with Path(path).open(newline="") as lines:
             trace = traces.read(path, lines, most_tokens=most_tokens)

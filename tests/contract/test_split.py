@@ -43,8 +43,8 @@ def test_every_row_was_planned_with_its_own_limits_and_gpus() -> None:
 def test_goodput_is_per_gpu_and_the_sentences_follow_from_it() -> None:
     runs = read_runs(RUNS.read_text())
     row = ROWS[0]
-    nobody = {row: {**answer, "options": []} for row, answer in runs.items()}
-    assert "neither for all 3" in page(nobody, "")
+    unmet = {row: {**answer, "options": []} for row, answer in runs.items()}
+    assert "neither for all 3" in page(unmet, "")
     assert "neither" not in page(runs, "")
     option = runs[row]["options"][0]
     assert found_of(runs[row], option["mode"]).value == option["goodput"]["median"] / option["gpus"]

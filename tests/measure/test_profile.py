@@ -15,7 +15,7 @@ from argosy_measure.fit import Fit
 from argosy_measure.profile import (
     MeasureError,
     _parser,
-    choose_plan,
+    choose_points,
     decode_row,
     main,
     prefill_row,
@@ -79,9 +79,9 @@ def test_a_constant_whose_error_is_more_than_half_of_it_is_named():
 
 def test_what_the_engine_has_no_room_for_is_left_out():
     given = _parser().parse_args(["http://h", "--batches", "1,8,32", "--contexts", "128,1024"])
-    plan = choose_plan(given, About("m", 1100, 16_000, 16, 512))
-    assert max(plan.prompts) == 512
-    assert plan.batches == ((1, 128), (8, 128), (1, 1024))
+    points = choose_points(given, About("m", 1100, 16_000, 16, 512))
+    assert max(points.prompts) == 512
+    assert points.batches == ((1, 128), (8, 128), (1, 1024))
 
 
 def test_wrong_flags_are_refused_with_2_and_a_silent_server_with_3(capsys, tmp_path):

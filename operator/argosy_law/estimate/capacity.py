@@ -185,7 +185,7 @@ def _sum(rows: list[StepDelta]) -> StepDelta:
 
 def _is_outlier(estimate: Estimate, row: StepDelta, windows: Windows) -> bool:
     x, y = _mean_step(row)
-    _, _, variance = _met(estimate.covariance, x, y, _kept(estimate, row, windows))
+    _, _, variance = _met(estimate.covariance, x, y, _weigh_known(estimate, row, windows))
     return (y - _dot(estimate.theta, x)) ** 2 > OUTLIER**2 * variance
 
 
@@ -195,7 +195,7 @@ def _mean_step(row: StepDelta) -> tuple[Vector, float]:
     return (1.0, tokens, sequences, row.context_tokens / row.steps), row.seconds / row.steps
 
 
-def _kept(estimate: Estimate, row: StepDelta, windows: Windows) -> float:
+def _weigh_known(estimate: Estimate, row: StepDelta, windows: Windows) -> float:
     """The part of what was known that time has left until this row."""
     elapsed = row.at - estimate.at if estimate.at is not None else 0.0
     return exp(-min(max(elapsed, 0.0) / windows.forget_s, 1.0))
@@ -203,7 +203,7 @@ def _kept(estimate: Estimate, row: StepDelta, windows: Windows) -> float:
 
 def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate:
     x, y = _mean_step(row)
-    kept = _kept(estimate, row, windows)
+    kept = _weigh_known(estimate, row, windows)
     theta, p = estimate.theta, estimate.covariance
     surprise = y - _dot(theta, x)
     along, known, variance = _met(p, x, y, kept)

@@ -8,8 +8,6 @@ from argosy_measure.reproduce.play import Engine, Request, play
 from argosy_measure.reproduce.timing import LLAMA_8B_A100, OPT_13B_A100
 from argosy_measure.workloads import WORKLOADS
 
-__all__ = ["read_again", "small_chunks", "step_tokens"]
-
 SATURATION = 512
 """Tokens from which a prompt saturates an A100 that serves 13B, as the text says."""
 APART_S = 10.0

@@ -16,8 +16,6 @@ from statistics import median
 from argosy.cpu import cpu_name
 from argosy_measure.reproduce.items import ITEMS, Item
 
-__all__ = ["main", "measure"]
-
 Figures = Mapping[str, Sequence[float]]
 """Name → a value for each seed."""
 

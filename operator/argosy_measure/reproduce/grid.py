@@ -11,8 +11,6 @@ from functools import cache
 from argosy_measure.reproduce.play import Engine, Request, Run, play
 from argosy_measure.reproduce.timing import LLAMA_70B_H100
 
-__all__ = ["case", "default_limits", "search", "sequences", "tuned"]
-
 TOKENS = 2048
 """Of a prompt, and of an answer."""
 COUNT = 320

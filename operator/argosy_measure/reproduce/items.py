@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from argosy_measure.reproduce import chunks, grid, sonnet
 
-__all__ = ["ITEMS", "Item", "Study"]
-
 Study = Callable[[int], dict[str, float]]
 """A seed → named figures."""
 

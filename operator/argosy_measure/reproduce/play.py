@@ -15,8 +15,6 @@ from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
 from argosy_measure.reproduce.timing import Pod
 
-__all__ = ["Engine", "Request", "Run", "play"]
-
 BLOCK = 32
 """Tokens of a block of KV: the engine's default."""
 PERIOD, WORD = 13, 1

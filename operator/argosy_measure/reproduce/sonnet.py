@@ -21,11 +21,6 @@ from typing import Literal
 from argosy_measure.reproduce.play import Engine, Request, play
 from argosy_measure.reproduce.timing import LLAMA_8B_A100
 
-__all__ = [
-    "allowances", "batches", "paces", "policies_differ", "preemptions", "reservations", "subsets",
-    "throughput", "twins", "varying",
-]  # fmt: skip
-
 ANSWER = 256
 """Mean tokens of an answer: a guess, a quarter of the smallest `max_tokens` of the text."""
 MOST = 2048

@@ -19,8 +19,6 @@ from argosy_engine.core.step import StepPlan
 from argosy_law.estimate.capacity import MACHINES, PRESETS
 from argosy_law.goals import Profile
 
-__all__ = ["LLAMA_8B", "LLAMA_70B", "OPT_13B", "Model", "Pod", "scale"]
-
 MEMORY_BYTES = 80e9
 """Of an A100 and of an H100."""
 USED_SHARE = 0.9
