@@ -242,7 +242,7 @@ _FIXED_GAINS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("1k", {"above": 1.1}), ("2k", {"above": 1.1}), ("4k", {"below": 1.1}), ("8k", {"below": 1.1}),
 )  # fmt: skip
 _LIMITS = (
-    "The pool of KV ends the batch at about 107 sequences, so a larger limit binds nothing, and "
+    "The pool of KV ends the batch before 512 sequences, so a larger limit binds nothing, and "
     "takes only a little memory. TensorRT-LLM builds another engine for each limit"
 )
 _RATIOS = {"chatbot": (2.0, 3.41), "code": (3.2, 3.2), "summarization": (4.48, 4.48)}
@@ -398,8 +398,8 @@ TEXTS: Mapping[str, tuple[Row, ...]] = {
             "A21",
             Claim("ttft_of_half_chunks", REPRODUCE, text=(2, 2), above=1),
             note="OPT-13B on an A100 with 256 and 512 tokens a step. Its measured times have no "
-            "edge below which a step takes no less time: half a step takes 63 % of the time. A "
-            "limit below the saturation is one warning: "
+            "edge below which a step takes no less time: half a step takes little more than half "
+            "of it. A limit below the saturation is one warning: "
             "`pytest tests/engine/runtime/test_reports.py -k saturation`",
         ),
         _play(
@@ -512,8 +512,7 @@ TEXTS: Mapping[str, tuple[Row, ...]] = {
             "B11",
             Claim("preempting_over_guaranteed", REPRODUCE, below=1),
             note="2K with answers of 1,024 tokens: `MAX_UTILIZATION` over `GUARANTEED_NO_EVICT`. "
-            "Most of the loss is its own guard, which admits less for long after preemptions: its "
-            "batch is a third. "
+            "Its own guard admits less for long after preemptions, so that its batch is small. "
             "`argosy_preemptions_total{mode}` counts them",
             beside=(
                 "preempting_batch_over_guaranteed",
@@ -528,7 +527,7 @@ TEXTS: Mapping[str, tuple[Row, ...]] = {
             note="Throughput on 1K. Mixed steps for vLLM and `MAX_UTILIZATION` for TensorRT-LLM "
             "lead to the same engine: the former gains more where TensorRT-LLM is ahead",
             why="Answers cost more than prompts, as the text says. Mixed steps do not help most: "
-            "they and the other policy gain about as much, 6 % and 5 to 8 %",
+            "they and the other policy gain about as much",
         ),
     ),
     "vLLM's tuning page": (
