@@ -103,9 +103,14 @@ async def find_model(http: httpx.AsyncClient, url: str) -> str:
         response.raise_for_status()
         return str(response.json()["data"][0]["id"])
     except httpx.HTTPStatusError as error:
-        raise ServerError(
-            f"{url}/v1/models answers {error.response.status_code}: name the model with --model"
-        ) from None
+        status = error.response.status_code
+        remedy = "name the model with --model"
+        if status in (401, 403):
+            remedy = (
+                "write --header 'Authorization: Bearer …'. An engine of a ServingDeployment "
+                "answers its gateway alone: write the gateway's URL"
+            )
+        raise ServerError(f"{url}/v1/models answers {status}: {remedy}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerError(f"{url} does not answer: {_describe(error)}") from None
     except (ValueError, LookupError, TypeError):

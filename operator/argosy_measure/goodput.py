@@ -41,8 +41,6 @@ _LEAST_REQUESTS = 120
 """Of a probe: less than 60 that are all within the limits do not show a goal of 0.9."""
 _WARMUP_SHARE = 0.2
 """Of a probe: requests that are sent before do not count, since the server is not yet as full."""
-_SURE_SHARE = 0.5
-"""Of a probe: before this, none ends as met, since a queue may still be growing."""
 _LOOK_S = 0.1
 
 
@@ -76,7 +74,7 @@ def parser() -> ArgumentParser:
         type=read_as(read_seconds),
         default=60.0,
         metavar="TIME",
-        help=f"length of a probe that does not end before; at least {_LEAST_REQUESTS} requests "
+        help=f"length of a probe whose goal is in reach; at least {_LEAST_REQUESTS} requests "
         "(default 1m)",
     )
     of.add_argument(
@@ -167,12 +165,16 @@ async def _send_alone(to: Target, shape: Shape) -> list[Row]:
 
 
 async def run_probe(to: Target, shape: Shape, rate: float, seconds: float, name: str) -> Probe:
-    """Send requests at a rate until their share within the limits is known, or for `seconds`.
+    """Send requests at a rate for `seconds`, or until the goal is out of reach.
+
+    The requests of a probe are not independent: a burst, or a queue that grows slowly, decides over
+    many of them. So no probe ends because those of its beginning met the limits.
 
     ServerError if the server cannot be reached any more.
     """
     clock, judge = asyncio.get_running_loop().time, Judge(to.limits, _WARMUP_SHARE * seconds)
     begin, sent, late, lost = clock(), 0, 0, 0
+    may_miss = (1 - to.limits.goal) * rate * (1 - _WARMUP_SHARE) * seconds
 
     async def send(request: Request) -> Answer:
         nonlocal sent
@@ -195,7 +197,7 @@ async def run_probe(to: Target, shape: Shape, rate: float, seconds: float, name:
             now = clock() - begin
             whole = judge.judge(now) and (now > seconds or playing.done())
             got = Probe(rate, to.limits.goal, judge.met, judge.of, now, late > MOST_LATE * sent)
-            if whole or got.verdict is False or (got.verdict and now > _SURE_SHARE * seconds):
+            if whole or (got.verdict is False and judge.of - judge.met > may_miss):
                 break
     finally:
         playing.cancel()

@@ -120,6 +120,12 @@ async def test_a_server_that_lists_no_model_is_told_from_one_that_is_down(said):
             await find_model(http, url)
 
 
+async def test_a_server_that_refuses_its_caller_is_said_to_want_a_token():
+    async with server(b"HTTP/1.1 401 x\r\n\r\n") as url, open_http() as http:
+        with pytest.raises(ServerError, match="--header"):
+            await find_model(http, url)
+
+
 async def answer_in(seconds: float, request: Request) -> Answer:
     clock = asyncio.get_running_loop().time
     answer = Answer(request, clock())

@@ -142,6 +142,8 @@ def test_the_goodput_of_a_queue_is_found_below_its_capacity(places, takes_s):
     assert found.low <= found.rate <= found.high <= 2 * capacity
     hopeless = [probe for probe in found.probes if probe.rate > 1.5 * capacity]
     assert all(probe.seconds < 59 for probe in hopeless)
+    # The queue of a rate that seems to do may still be growing.
+    assert all(p.seconds > 0.9 * max(60, 120 / p.rate) for p in found.probes if p.verdict)
 
 
 def command(*words: str) -> int:
