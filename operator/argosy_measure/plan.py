@@ -267,7 +267,8 @@ def parser() -> ArgumentParser:
         metavar="WHAT",
         required=True,
         help=f"{', '.join(workloads.WORKLOADS)}; mean "
-        "tokens PROMPT,ANSWER or PROMPT,ANSWER,SPREAD; or a CSV file whose lengths are drawn",
+        f"tokens PROMPT,ANSWER or PROMPT,ANSWER,SPREAD (default {workloads.SPREAD}); or a CSV file "
+        "whose lengths are drawn",
     )
     add("--ttft", metavar="TIME", type=seconds, help="as 200ms (default: a named workload's)")
     add("--tpot", metavar="TIME", type=seconds, help="as 50ms (likewise)")
