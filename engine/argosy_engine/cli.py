@@ -81,6 +81,12 @@ def parse(arguments: list[str]) -> EngineConfig:
         raise LoadError(
             "BadArgument", "--quantization: a simulated engine has no weights; leave it out"
         )
+    if options["load_format"] != "sim" and options["sim_output_lengths"] is not None:
+        raise LoadError(
+            "BadArgument",
+            "--sim-output-lengths: a model's answers end where the model ends them; leave it out, "
+            "or write --model sim:PRESET",
+        )
     first, *others = options.pop("served_name")
     config = EngineConfig(
         **options,
@@ -133,6 +139,7 @@ _POSITIVE = (
     "block_size",
     "kv_cache_tokens",
     "gpu_memory_utilization",
+    "sim_output_lengths",
     "slo_ttft_ms",
     "slo_tpot_ms",
     "lease_s",
@@ -184,6 +191,13 @@ def _parser() -> argparse.ArgumentParser:
         help="tokens of prompt plus output (default: the model's)",
     )
     option("--tensor-parallel-size", type=int, default=1, help="GPUs, or processes on a CPU")
+    option(
+        "--sim-output-lengths",
+        type=float,
+        metavar="MEAN",
+        help="mean tokens after which answers of a simulated engine end by themselves "
+        "(default: they have max_tokens)",
+    )
     option("--slo-ttft-ms", type=float, help="TTFT limit of the SLO, for the histogram")
     option("--slo-tpot-ms", type=float, help="TPOT limit of the SLO, for the histograms")
     option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")

@@ -102,6 +102,10 @@ class EngineConfig:
     kv_cache_tokens: int | None = None
     """Size of the KV pool; None: what fits into memory."""
 
+    sim_output_lengths: float | None = None
+    """Mean tokens after which answers of a simulated engine end by themselves. None: they end with
+    the request's `max_tokens`."""
+
     gpu_memory_utilization: float | None = None
     """Share of the memory that the weights leave for the KV pool; None: the engine's own."""
 

@@ -15,10 +15,12 @@ measured). Prefill of a prompt of L tokens takes a + b·L + c·L²; a decode ste
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 from zlib import crc32
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.request import Chunk
 from argosy_engine.core.runner import KvLayout, Launched, Launcher
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.step import Copies, StepOutput, StepPlan
@@ -132,7 +134,10 @@ PROFILES: dict[str, SimProfile] = {
 
 _VOCAB = 32_000
 _FIRST_ID = 3
-"""0, 1 and 2 are the usual special tokens; 2 ends a sequence and is never drawn."""
+"""0, 1 and 2 are the usual special tokens. 2 ends a sequence and is never in a text otherwise."""
+_EOS = 2
+_TELLS_APART = 64
+"""Tokens of a prompt that its answer's length depends on: prompts that begin alike differ."""
 _GIVE_UP_S = 0.5
 """A step that is further behind than this does not make up for it; the time counts as busy."""
 
@@ -167,7 +172,8 @@ class SimRunner:
         self._clock = clock
         self._sleep = sleep
         self._deadline = 0.0
-        self.eos_token_ids = frozenset({2})
+        self.eos_token_ids = frozenset({_EOS})
+        self._mean_output = config.sim_output_lengths
         self.vocab_size = _VOCAB
         self.knows_likely = False
         self.on_cpu = False
@@ -210,12 +216,23 @@ class SimRunner:
             lost_s = now - self._deadline
             self._deadline = now
         self._deadline += duration_s
-        token_ids = [
-            token_at(chunk.tokens[0], chunk.start + chunk.count)
-            for chunk in plan.chunks
-            if chunk.samples
-        ]
+        token_ids = [self._draw(chunk) for chunk in plan.chunks if chunk.samples]
         return _SimStep(token_ids, duration_s + lost_s, self._deadline, self._clock, self._sleep)
+
+    def _draw(self, chunk: Chunk) -> int:
+        """Return the token behind a chunk. Where lengths are drawn, each token ends the text with
+        the probability 1 / mean, so lengths are geometric.
+
+        It depends on the prompt and the position only: a text that is computed again ends at the
+        same token.
+        """
+        position = chunk.start + chunk.count
+        if self._mean_output is not None:
+            prompt = chunk.tokens[: min(chunk.n_prompt, _TELLS_APART)]
+            drawn = blake2b(f"{prompt} {position}".encode(), digest_size=8).digest()
+            if int.from_bytes(drawn) * self._mean_output < 1 << 64:
+                return _EOS
+        return token_at(chunk.tokens[0], position)
 
     def reserve_host(self, slots: int) -> None:
         """There are no bytes to keep."""

@@ -1,6 +1,7 @@
 """The timing runner on a virtual clock, and the loop's leases without a network."""
 
 import queue
+import statistics
 from dataclasses import replace
 
 from argosy_engine.config import EngineConfig
@@ -86,6 +87,31 @@ def test_late_wake_ups_do_not_add_up():
         busy_s += out.busy_s
         work.update(plan, out, clock.now)
     assert abs((clock.now - 100.0) - busy_s) < 0.0041
+
+
+def answer(runner, prompt, **sampling):
+    """The tokens of one request, played to its end."""
+    work, tokens = scheduler(), []
+    asked = replace(request(out=400), token_ids=prompt)
+    work.add(replace(asked, sampling=replace(asked.sampling, **sampling)))
+    while work.sequences:
+        plan = work.schedule(0.0).plan
+        out = runner.execute(plan)
+        tokens += out.token_ids
+        work.update(plan, out, 0.0)
+    return tokens
+
+
+def test_answers_end_by_themselves_after_the_mean_that_is_asked_for():
+    config = replace(CONFIG, sim_output_lengths=20.0)
+    runner = SimRunner("opt-13b-a100", PROFILE, config, sleep=lambda _: None)
+    prompts = [[7, 7, number] for number in range(3, 403)]
+    lengths = [len(answer(runner, prompt)) for prompt in prompts]
+    assert 17 < statistics.mean(lengths) < 23  # three standard errors of a geometric mean of 20
+    assert 16 < statistics.stdev(lengths) < 24
+    assert [len(answer(runner, prompt)) for prompt in prompts[:9]] == lengths[:9]
+    assert len(answer(runner, prompts[0], ignore_eos=True)) == 400
+    assert len(answer(runner, prompts[0], min_tokens=300)) >= 300
 
 
 def prefill_engine():
