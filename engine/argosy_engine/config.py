@@ -102,10 +102,6 @@ class EngineConfig:
     kv_cache_tokens: int | None = None
     """Size of the KV pool; None: what fits into memory."""
 
-    sim_output_lengths: float | None = None
-    """Mean tokens after which answers of a simulated engine end by themselves. None: they end with
-    the request's `max_tokens`."""
-
     gpu_memory_utilization: float | None = None
     """Share of the memory that the weights leave for the KV pool; None: the engine's own."""
 
@@ -117,6 +113,10 @@ class EngineConfig:
 
     swap_space: float = 0.0
     """Memory of the host for the KV of preempted requests, in GiB. 0: they are computed again."""
+
+    sim_output_lengths: float | None = None
+    """Mean tokens after which answers of a simulated engine end by themselves. None: they end with
+    the request's `max_tokens`."""
 
     slo_ttft_ms: float | None = None
     """TTFT limit of the SLO; becomes an edge of its histogram."""
