@@ -21,7 +21,8 @@ from argosy_engine.core.request import Chunk, NewRequest  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan  # noqa: E402
 from argosy_engine.runtime.ahead import Ahead, OneByOne  # noqa: E402
-from argosy_engine.runtime.torch.runner import TorchLauncher, load  # noqa: E402
+from argosy_engine.runtime.torch.launcher import TorchLauncher  # noqa: E402
+from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from argosy_engine.runtime.torch.sampler import sample, sample_there  # noqa: E402
 from argosy_engine.server.serve import _scheduler  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402

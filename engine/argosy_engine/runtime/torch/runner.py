@@ -2,15 +2,11 @@
 
 The engine's start loads it from an `EngineConfig`, and the engine thread calls it. The KV thread
 reads and writes blocks of its pool that no step touches (see `core.runner`).
-
-Its launcher begins steps whose tokens stay on the device until someone reads them: a step's draws
-are the next step's token ids there. A GPU runs both without the host in between; a CPU has run a
-step when `launch` returns.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +15,7 @@ import torch
 from argosy.model_config import DecoderSpec
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.request import Chunk
-from argosy_engine.core.runner import NULL_BLOCK, KvLayout, Launched, Launcher
+from argosy_engine.core.runner import NULL_BLOCK, KvLayout, Launcher
 from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
 from argosy_engine.core.step import Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.core.tokenizer import Grammars, Tokenizer
@@ -31,19 +27,13 @@ from argosy_engine.model.spec import read_generation, trunk_knows
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
+from argosy_engine.runtime.torch.launcher import TorchLauncher
 from argosy_engine.runtime.torch.logits import Exclusions, Masks, Penalties, mask_, may_end
 from argosy_engine.runtime.torch.logprobs import Drawn, rank_prompt, split
 from argosy_engine.runtime.torch.pool import Gauge
 from argosy_engine.runtime.torch.ranks.group import LeadingTrunk, RankGroup, listen
 from argosy_engine.runtime.torch.ranks.processes import Kind, Ranks, pack_copies
-from argosy_engine.runtime.torch.sampler import (
-    NO_NUMBER,
-    columns,
-    lost_rows,
-    sample,
-    sample_there,
-    to_device,
-)
+from argosy_engine.runtime.torch.sampler import NO_NUMBER, columns, lost_rows, sample
 from argosy_engine.runtime.torch.sources import (
     AnyTrunk,
     Loaded,
@@ -57,97 +47,6 @@ from argosy_engine.runtime.torch.sources import (
 )
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.hf_tokenizer import HfTokenizer
-
-
-class TorchLauncher:
-    """A `Launcher` on one device."""
-
-    def __init__(
-        self, trunk: Trunk, pool: PagedPool, execute: Callable[[StepPlan], StepOutput]
-    ) -> None:
-        """`execute` computes steps with a request that is not `memoryless`."""
-        self._trunk = trunk
-        self._pool = pool
-        self._execute = execute
-
-    def launch(self, plan: StepPlan, after: Launched | None) -> Launched:
-        if not all(chunk.sampling.memoryless for chunk in plan.chunks):
-            assert plan.drawn is None
-            return _Executed(self._execute(plan))
-        began_s = time.perf_counter()
-        with torch.inference_mode():
-            flat = flatten(plan)
-            batch = self._pool.prepare(flat)
-            token_ids = batch.token_ids
-            if plan.drawn is not None:
-                assert isinstance(after, _OnDevice)
-                token_ids = after.ids[to_device(plan.drawn, torch.int64, self._pool.device)]
-            logits = self._trunk.forward(
-                token_ids, batch.positions, batch, self._pool, batch.sample_rows
-            )
-            ids = sample_there(logits, flat.sampling, flat.sample_positions)
-            lost = ~logits.amax(-1).isfinite()
-            return _OnDevice(
-                ids,
-                _read_later(torch.stack([ids, lost.long()])),
-                flat.request_ids,
-                began_s,
-                after if isinstance(after, _OnDevice) else None,
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Executed:
-    out: StepOutput
-
-    def result(self) -> StepOutput:
-        return self.out
-
-
-@dataclass(slots=True)
-class _OnDevice:
-    ids: torch.Tensor
-    """[S] int64; of any where no token can follow."""
-
-    read: Callable[[], list[list[int]]]
-    """Waits for the step, and gives the ids and which of them are lost."""
-
-    request_ids: list[str]
-    began_s: float
-    after: "_OnDevice | None"
-
-    ended_s: float = field(default=0.0, init=False)
-    """When the host saw its end; 0 before."""
-
-    def result(self) -> StepOutput:
-        ids, lost = self.read()
-        self.ended_s = time.perf_counter()
-        # Until the step before had ended, the device was not at work for this one.
-        since_s = max(self.began_s, self.after.ended_s if self.after else 0.0)
-        self.after = None  # else every step of a text would be kept
-        return StepOutput(
-            token_ids=ids,
-            busy_s=self.ended_s - since_s,
-            failed={name: NO_NUMBER for name, at in zip(self.request_ids, lost, strict=True) if at},
-        )
-
-
-def _read_later(numbers: torch.Tensor) -> Callable[[], list[list[int]]]:
-    """Begin the copy to the host; what is returned waits for its end."""
-    if numbers.device.type != "cuda":
-        return numbers.tolist
-    host = torch.empty_like(numbers, device="cpu", pin_memory=True)
-    host.copy_(numbers, non_blocking=True)
-    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    copied.record()
-
-    def read() -> list[list[int]]:
-        copied.synchronize()
-        found: list[list[int]] = host.tolist()
-        return found
-
-    return read
-
 
 _LAYOUT_VERSION = 1
 _WARM_UP_TOKENS = 64
