@@ -113,12 +113,13 @@ class Client:
         self.code = self.message = ""
         self.end: str | None = None
 
-    def emit(self, emission: Emission) -> None:
-        if emission.token_id is not None:
-            self.ids.append(emission.token_id)
-        if emission.reason == "error":
-            self.code, self.message = emission.code, emission.message
-        self.end = emission.reason or self.end
+    def emit(self, *emissions: Emission) -> None:
+        for emission in emissions:
+            if emission.token_id is not None:
+                self.ids.append(emission.token_id)
+            if emission.reason == "error":
+                self.code, self.message = emission.code, emission.message
+            self.end = emission.reason or self.end
 
     def refuse(self, refusal: Refusal) -> None:
         self.end = refusal.code

@@ -178,9 +178,9 @@ class _Client:
     def __init__(self) -> None:
         self.ended: queue.SimpleQueue[str] = queue.SimpleQueue()
 
-    def emit(self, emission: Emission) -> None:
-        if emission.reason is not None:
-            self.ended.put(emission.reason)
+    def emit(self, *emissions: Emission) -> None:
+        if (reason := emissions[-1].reason) is not None:  # an end comes last
+            self.ended.put(reason)
 
     def refuse(self, refusal: Refusal) -> None:
         raise RuntimeError(refusal.message)

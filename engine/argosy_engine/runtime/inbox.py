@@ -28,7 +28,9 @@ class Sink(Protocol):
     pull_whole: bool | None
     """Whether the pull brought all; None until it has ended. Set on the engine thread, last."""
 
-    def emit(self, emission: Emission) -> None: ...
+    def emit(self, *emissions: Emission) -> None:
+        """Take tokens that came together, in their order."""
+        ...
 
     def refuse(self, refusal: Refusal) -> None: ...
 

@@ -25,17 +25,18 @@ from argosy_engine.core.batching import BATCHING
 from argosy_engine.core.blocks import BlockPool, HostPool
 from argosy_engine.core.capacity import POLICIES
 from argosy_engine.core.handover.messages import TransferService
-from argosy_engine.core.limits import Limits, Refusal
+from argosy_engine.core.limits import Limits
 from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.runner import Launcher, Runner
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.tokenizer import Tokenizer
 from argosy_engine.errors import EngineError, LoadError
 from argosy_engine.runtime.cpu import begin
-from argosy_engine.runtime.loop import Delivery, EngineLoop, Worker
+from argosy_engine.runtime.loop import EngineLoop, Worker
 from argosy_engine.runtime.machine import StartPhases, set_spinning
 from argosy_engine.runtime.metrics import EngineMetrics, Readings
 from argosy_engine.server.admin import Admin
+from argosy_engine.server.deliveries import Deliveries
 from argosy_engine.server.drain import Drain
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
@@ -119,7 +120,7 @@ async def _run(
         scheduler=scheduler,
         runner=runner,
         metrics=metrics,
-        deliver=_deliverer(asyncio.get_running_loop()),
+        deliver=Deliveries(asyncio.get_running_loop().call_soon_threadsafe).post,
         launcher=_launcher(config, runner),
     )
     loop.prefills_for_peers = role.now != "decode"
@@ -344,22 +345,6 @@ def _kv_service(
         message = f"cannot listen on KV port {config.kv_port}: {error.strerror}; choose another"
         raise LoadError("BadArgument", message) from error
     return service
-
-
-def _deliverer(aio: asyncio.AbstractEventLoop):  # type: ignore[no-untyped-def]
-    """From the engine thread to the event loop, once a step."""
-
-    def dispatch(batch: list[Delivery]) -> None:
-        for sink, event in batch:
-            if isinstance(event, Refusal):
-                sink.refuse(event)
-            else:
-                sink.emit(event)
-
-    def deliver(batch: list[Delivery]) -> None:
-        aio.call_soon_threadsafe(dispatch, batch)
-
-    return deliver
 
 
 # ----------------------------------------------------------------- servers

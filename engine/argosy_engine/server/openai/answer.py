@@ -10,7 +10,7 @@ concatenation.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii as quote
 from operator import itemgetter
@@ -207,6 +207,10 @@ HELD_HEADER = "x-argosy-first-token-held-ms"
 milliseconds; absent if it was not."""
 
 
+Reader = Callable[[Sequence[Emission]], int]
+"""Sends tokens without waking a task: how many of them, from the first on, it has sent."""
+
+
 class TokenSink:
     """A mailbox with one reader; all methods run on the event loop's thread."""
 
@@ -225,9 +229,8 @@ class TokenSink:
     )
 
     def __init__(self) -> None:
-        self.reader: Callable[[Emission], bool] | None = None
-        """Asked first about each token, until `take` returns; True: it has sent it, and no
-        task is woken."""
+        self.reader: Reader | None = None
+        """Asked first about tokens, until `take` returns."""
         self._events: list[Emission | Refusal] = []
         self._waiter: asyncio.Future[None] | None = None
         self._unsent: Awaitable[None] | None = None
@@ -239,21 +242,22 @@ class TokenSink:
         self.first_token_s: float | None = None  # monotonic; when the token could leave
         self.first_token_held_s = 0.0
 
-    def emit(self, emission: Emission) -> None:
-        if self.first_token_s is None and emission.token_id is not None:
+    def emit(self, *emissions: Emission) -> None:
+        """Take tokens that came together, in their order."""
+        if self.first_token_s is None and emissions[0].token_id is not None:
             self.first_token_s = time.monotonic()
-            self.first_token_held_s = emission.sequence.first_token_held_s
-        if self.reader is not None and self._is_read(self.reader, emission):
-            return
-        self._events.append(emission)
-        self._wake()
+            self.first_token_held_s = emissions[0].sequence.first_token_held_s
+        sent = 0 if self.reader is None else self._send(self.reader, emissions)
+        if sent < len(emissions):
+            self._events.extend(emissions[sent:])
+            self._wake()
 
-    def _is_read(self, reader: Callable[[Emission], bool], emission: Emission) -> bool:
+    def _send(self, reader: Reader, emissions: Sequence[Emission]) -> int:
         try:
-            return reader(emission)
+            return reader(emissions)
         except Exception as error:  # the other streams of this delivery have tokens, too
             self.reader, self._failure = None, error
-            return False
+            return 0
 
     def refuse(self, refusal: Refusal) -> None:
         self._events.append(refusal)

@@ -6,7 +6,7 @@ gateway may retry, a failure after it is an error event and an end without [DONE
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -167,28 +167,31 @@ class Reply:
                     if not left or piece.error is not None:
                         return
                     if straight:
-                        self._first.sink.reader = partial(self._send_token, send_body)
+                        self._first.sink.reader = partial(self._send_tokens, send_body)
         except ApiError as error:
             if not self._is_open:
                 error.headers |= self._handover.headers()
                 raise
             await send(body(error_event(error), more=False))
 
-    def _send_token(self, send: Send, event: Emission) -> bool:
-        """Send a token's chunk in the call that brings the token: to wake a task for each costs
-        more than all the rest. Ends and failures are the task's."""
-        if event.reason is not None or event.token_id is None:
-            return False
-        choice = self._first
-        text, ids = choice.flow.text_of(event)
-        if text:
-            chunk = choice.fragments.text(text)
-            if self._tells_ids:
-                chunk = comment(ids) + chunk
-            unsent = send_now(send, body(self._handover.before(chunk.encode()), more=True))
+    def _send_tokens(self, send: Send, events: Sequence[Emission]) -> int:
+        """Send tokens' chunks in the call that brings the tokens: to wake a task for each costs
+        more than all the rest. Returns how many are dealt with; ends and failures are the task's.
+        """
+        choice, chunks, dealt_with = self._first, "", 0
+        for event in events:
+            if event.reason is not None or event.token_id is None:
+                break
+            dealt_with += 1
+            text, ids = choice.flow.text_of(event)
+            if text:
+                chunk = choice.fragments.text(text)
+                chunks += comment(ids) + chunk if self._tells_ids else chunk
+        if chunks:
+            unsent = send_now(send, body(self._handover.before(chunks.encode()), more=True))
             if unsent is not None:
                 choice.sink.wait_for(unsent)
-        return True
+        return dealt_with
 
     async def _send_piece(self, choice: Choice, piece: Piece, send: Send, *, last: bool) -> None:
         if not self._is_open:
