@@ -20,6 +20,7 @@ from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.request import Emission, NewRequest, Sequence
+from argosy_engine.core.runner import InPlace
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.runtime.loop import EngineLoop, Worker
@@ -76,7 +77,7 @@ class TextRunner(SimRunner):
         return 3 + crc32(known) % (self.vocab_size - 3)
 
     def outgoing(self, block_ids):
-        return [memoryview(self.memory[block]) for block in block_ids]
+        return InPlace([memoryview(self.memory[block]) for block in block_ids])
 
     incoming = outgoing
 

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from argosy_engine.core.handover.messages import PullDone, PullFailed
+from argosy_engine.core.runner import InPlace
 from argosy_engine.transfer import prefill_server, sending
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
@@ -170,7 +171,7 @@ async def test_a_peer_that_stops_reading_its_kv_is_cut_off_and_holds_nothing(mon
     monkeypatch.setattr(sending, "transfer_s", lambda size, rate: 0.3)
     stuck = 48 << 20  # more than the kernel takes for two ends of a connection
     with node("prefill") as prefill:
-        prefill.runner.outgoing = lambda _: [memoryview(bytes(stuck))]
+        prefill.runner.outgoing = lambda _: InPlace([memoryview(bytes(stuck))])
         async with puller(prefill.address) as peer:
             await peer.prefill(PROMPT, prefill.runner.kv_layout().fingerprint)
             reader, writer = await peer.open_data()

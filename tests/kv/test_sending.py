@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_engine.core.handover.messages import LeaseKey
-from argosy_engine.core.runner import KvLayout
+from argosy_engine.core.runner import InPlace, KvLayout
 from argosy_engine.transfer import sending
 from argosy_engine.transfer.messages import Pull
 from argosy_engine.transfer.wire import RUN_HEAD_BYTES, Kind, RunHead, decode_run_head
@@ -56,7 +56,7 @@ def sender(lease, *, block_bytes=100, wire_block_bytes=0, **layout):
             fingerprint="f", block_size=16, num_blocks=20, block_bytes=block_bytes,
             wire_block_bytes=wire_block_bytes, dtype="int8", **layout,
         ),
-        outgoing=lambda places: [memoryview(views[place]) for place in places],
+        outgoing=lambda places: InPlace([memoryview(views[p]) for p in places]),
     )  # fmt: skip
     return sending.KvSender(runner, lease, idle_s=1.0, min_bytes_per_s=8e6)
 
@@ -125,6 +125,59 @@ async def test_blocks_go_in_frames_of_about_four_mebibytes_or_one_by_one(mebibyt
     assert lease.pins == 0
 
 
+class Copies:
+    """Blocks on their way to the host: notes when they were begun and when they were waited for."""
+
+    def __init__(self, noted, places):
+        self._noted, self._places = noted, places
+        self.views = [memoryview(bytes([place])) for place in places]
+        noted.append(("begun", *places))
+
+    def wait(self):
+        self._noted.append(("waited", *self._places))
+
+
+async def test_the_next_blocks_are_on_their_way_while_those_before_them_are_sent(monkeypatch):
+    monkeypatch.setattr(sending, "_RUN_BYTES", 1)
+    noted, sends = [], sender(Lease(), wire_block_bytes=1)
+    sends._runner.outgoing = lambda places: Copies(noted, places)
+    async with Connection(sends) as connection:
+        serving = connection.serve(pull(0, 3))
+        found, _ = await runs(connection.peer)
+        assert [first for _, first in found] == [b"\0", b"\1", b"\2"]
+        connection.to_sender.close()
+        with pytest.raises(EOFError):
+            await serving
+    assert noted == [
+        ("begun", 0), ("begun", 1), ("waited", 0), ("begun", 2), ("waited", 1), ("waited", 2),
+    ]  # fmt: skip
+
+
+async def test_a_send_that_breaks_off_has_no_copy_under_way_when_its_blocks_are_free(monkeypatch):
+    monkeypatch.setattr(sending, "_RUN_BYTES", 1)
+    lease, noted = Lease(), []
+    sends = sender(lease, wire_block_bytes=1)
+
+    class Huge(Copies):
+        def __init__(self, *given):
+            super().__init__(*given)
+            self.views = [memoryview(bytes(STUCK))]
+
+        def wait(self):
+            assert lease.pins == 1
+            super().wait()
+
+    sends._runner.outgoing = lambda places: Huge(noted, places)
+    async with Connection(sends) as connection:
+        serving = connection.serve(pull(0, 3))
+        await connection.peer.readexactly(1000)
+        connection.to_sender.transport.abort()
+        with pytest.raises(OSError):
+            await serving
+    assert lease.pins == 0
+    assert noted == [("begun", 0), ("begun", 1), ("waited", 0), ("waited", 1)]
+
+
 async def test_simulated_kv_takes_the_time_of_its_size_and_is_counted_with_it():
     lease = Lease()
     async with Connection(sender(lease, simulated_bytes_per_s=2000.0)) as connection:
@@ -160,7 +213,7 @@ async def test_after_the_kv_only_a_next_range_may_be_asked_for(prefill):
 
 async def test_an_engine_that_ends_does_not_wait_for_a_peer_that_does_not_read():
     with node("prefill", kv_min_bytes_per_s=1.0) as prefill:  # almost an hour
-        prefill.runner.outgoing = lambda _: [memoryview(bytes(STUCK))]
+        prefill.runner.outgoing = lambda _: InPlace([memoryview(bytes(STUCK))])
         async with puller(prefill.address) as peer:
             await peer.prefill(PROMPT, prefill.runner.kv_layout().fingerprint)
             _, writer = await peer.open_data()

@@ -29,6 +29,20 @@ WHOLE = {11: b"AAAAAAAA", 12: b"BBBBBBBB", 13: b"CCCCCCCC", 14: b"DDDDDDDD"}
 CONFIG = EngineConfig(model="sim:m", served_name="m", role="decode")
 
 
+class Landing:
+    """Room for some blocks of a `Memory`, which notes when they are declared whole."""
+
+    def __init__(self, memory, block_ids):
+        self._memory, self._block_ids = memory, block_ids
+        self.views = [memoryview(memory.pool[block]) for block in block_ids]
+
+    def land(self):
+        self._memory.landed_in += self._block_ids
+
+    def wait(self):
+        assert set(self._block_ids) <= set(self._memory.landed_in)
+
+
 class Memory:
     """The part of a runner that a puller uses."""
 
@@ -45,11 +59,7 @@ class Memory:
 
     def incoming(self, block_ids):
         self.pool.update((block, bytearray(BYTES)) for block in block_ids)
-        return [memoryview(self.pool[block]) for block in block_ids]
-
-    def landed(self, block_ids, views):
-        assert [bytes(view) for view in views] == [bytes(self.pool[b]) for b in block_ids]
-        self.landed_in += block_ids
+        return Landing(self, block_ids)
 
     @property
     def verified(self):

@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from argosy_engine.core.handover import patience
 from argosy_engine.core.handover.messages import PullDone, PullFailed
+from argosy_engine.core.runner import InPlace
 from argosy_engine.transfer.wire import Kind, encode_control
 from local.cluster.config.pki import issue, make_authority
 from tests.kv.nodes import BLOCK, node, until
@@ -146,7 +147,7 @@ async def test_over_tls_too_a_peer_that_does_not_read_is_cut_off(monkeypatch, tl
     monkeypatch.setattr(patience, "GRACE_S", 0.2)
     server, caller = tls
     with node("prefill", server_ssl=server) as secured:
-        secured.runner.outgoing = lambda _: [memoryview(bytes(48 << 20))]
+        secured.runner.outgoing = lambda _: InPlace([memoryview(bytes(48 << 20))])
         async with puller(secured.address, caller) as peer:
             await peer.prefill(PROMPT, secured.runner.kv_layout().fingerprint)
             key = secured.loop.find_lease(peer.ticket)

@@ -37,7 +37,7 @@ from argosy_engine.core.handover.messages import (
 )
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import Emission, NewRequest
-from argosy_engine.core.runner import Runner
+from argosy_engine.core.runner import InPlace, Runner
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.runtime.loop import EngineLoop
@@ -97,8 +97,8 @@ class PoolRunner(SimRunner):
     def warm_up(self) -> None:
         self._memory[:] = np.random.default_rng(0).integers(0, 256, _BLOCK_BYTES, np.uint8)
 
-    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
-        return [self._memory[block].data.cast("B") for block in block_ids]
+    def outgoing(self, block_ids: Sequence[int]) -> InPlace:
+        return InPlace([self._memory[block].data.cast("B") for block in block_ids])
 
     incoming = outgoing
 
@@ -340,7 +340,7 @@ def measure_exposure(figures: Figures, model: str) -> None:
 def _touch_pool(runner: Runner) -> None:
     """Write every block once. In a pod that has served, no block waits for the kernel's zero pages;
     in a new one the first pull into each page does, which can take longer than the transfer."""
-    for view in runner.incoming(range(runner.kv_layout().num_blocks)):
+    for view in runner.incoming(range(runner.kv_layout().num_blocks)).views:
         view[:] = bytes(view.nbytes)
 
 

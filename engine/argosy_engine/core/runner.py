@@ -1,9 +1,8 @@
 """What computes the steps: torch on CPU or GPU, or the timing model.
 
 The engine thread loads a runner, calls `warm_up` once, then `execute` step by step. Meanwhile the
-KV service's threads call `outgoing`, `incoming` and `landed`, only on blocks that no step writes:
-those of leases, as far as they are ready, and those of a pull. So a runner needs no lock around its
-pool.
+KV service's threads call `outgoing` and `incoming`, only on blocks that no step writes: those of
+leases, as far as they are ready, and those of a pull. So a runner needs no lock around its pool.
 
 `load(config)` of `argosy_engine.runtime.sim` and of `argosy_engine.runtime.torch.runner`
 returns `(Runner, Tokenizer)` and raises LoadError. Only the chosen one is imported.
@@ -53,6 +52,36 @@ class KvLayout:
     @property
     def capacity_tokens(self) -> int:
         return self.block_size * self.num_blocks
+
+
+class HostBlocks(Protocol):
+    """Bytes of some blocks in the host's memory, `wire_block_bytes` each, in order."""
+
+    @property
+    def views(self) -> Sequence[memoryview]:
+        """Together they are the bytes of all blocks."""
+        ...
+
+    def land(self) -> None:
+        """The views are filled and verified: begin to bring their bytes to the blocks."""
+        ...
+
+    def wait(self) -> None:
+        """Wait for the copy that was begun; nothing else may use its target before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InPlace:
+    """`HostBlocks` that are the pool itself: nothing is copied."""
+
+    views: Sequence[memoryview] = ()
+
+    def land(self) -> None:
+        """The blocks have these bytes already."""
+
+    def wait(self) -> None:
+        """No copy was begun."""
 
 
 class Launched(Protocol):
@@ -150,19 +179,18 @@ class Runner(Protocol):
         """Copy slots to blocks, before the step that reads them."""
         ...
 
-    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
-        """Views that together are the bytes of these blocks, `wire_block_bytes` each, in order.
+    def outgoing(self, block_ids: Sequence[int]) -> HostBlocks:
+        """Begin to bring these blocks to the host; the views may be read after `wait`.
 
-        Of the pool itself where the host can read it. Called on a KV thread.
+        `InPlace` where the host can read the pool. Called on a KV thread.
         """
         ...
 
-    def incoming(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
-        """Like `outgoing`, to be filled; then `landed` is called. Called on a KV thread."""
-        ...
+    def incoming(self, block_ids: Sequence[int]) -> HostBlocks:
+        """Room to fill for these blocks: then `land`, and they have the bytes after `wait`.
 
-    def landed(self, block_ids: Sequence[int], views: Sequence[memoryview]) -> None:
-        """The views of `incoming` are filled and verified: the blocks must have these bytes now."""
+        Called on a KV thread.
+        """
         ...
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.request import Chunk
-from argosy_engine.core.runner import KvLayout, Launched, Launcher
+from argosy_engine.core.runner import HostBlocks, InPlace, KvLayout, Launched, Launcher
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.step import Copies, StepOutput, StepPlan
 from argosy_engine.core.tokenizer import Grammars
@@ -245,14 +245,10 @@ class SimRunner:
 
     from_host = to_host
 
-    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:  # noqa: ARG002
-        return ()
+    def outgoing(self, block_ids: Sequence[int]) -> HostBlocks:  # noqa: ARG002
+        return InPlace()
 
-    def incoming(self, block_ids: Sequence[int]) -> Sequence[memoryview]:  # noqa: ARG002
-        return ()
-
-    def landed(self, block_ids: Sequence[int], views: Sequence[memoryview]) -> None:
-        """There are no bytes to keep."""
+    incoming = outgoing
 
     def close(self) -> None:
         """Nothing to free."""

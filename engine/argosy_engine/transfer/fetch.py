@@ -197,11 +197,12 @@ class Fetch:
         if (message.first_block, message.n_blocks) != (first, last - first):
             raise WireError(f"WRITTEN is about other blocks than {first} to {last}")
         places = self._block_ids[first:last]
-        views = self._runner.incoming(places)
-        _, digest = unstage(first, last - first, views, slot.memory)
+        blocks = self._runner.incoming(places)
+        _, digest = unstage(first, last - first, blocks.views, slot.memory)
         if digest != message.digest:
             raise WireError(f"the XXH3 of blocks {first} to {last} is wrong")
-        self._runner.landed(places, views)
+        blocks.land()
+        blocks.wait()
         self.at = last
 
     # ------------------------------------------------------------- the connection
@@ -248,12 +249,13 @@ class Fetch:
         if frame.length != RUN_HEAD_BYTES + run.count * size + DIGEST_BYTES:
             raise WireError(f"{run.count} blocks came in a frame of {frame.length} bytes")
         places = self._block_ids[run.first : last]
-        views = self._runner.incoming(places)
-        for view in views:
+        blocks = self._runner.incoming(places)
+        for view in blocks.views:
             self._fill(sock, view, digest)
         if self._exactly(sock, DIGEST_BYTES) != digest.digest():
             raise WireError(f"the XXH3 of blocks {run.first} to {last} is wrong")
-        self._runner.landed(places, views)
+        blocks.land()
+        blocks.wait()
         self.at = last
 
     def _take_control(self, sock: socket.socket, frame: Frame) -> Message:

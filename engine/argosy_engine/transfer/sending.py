@@ -10,13 +10,14 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from argosy_engine.core.handover.messages import PrefillPort
 from argosy_engine.core.handover.patience import transfer_s
-from argosy_engine.core.runner import Runner
+from argosy_engine.core.runner import HostBlocks, Runner
 from argosy_engine.errors import EngineError, LeaseGoneError
 from argosy_engine.transfer.messages import Pull, Push, in_thread, read_message, send_control
 from argosy_engine.transfer.nixl import Link, LinkError
@@ -39,7 +40,7 @@ class _Run:
 
     header: bytes
     head: bytes
-    views: Sequence[memoryview]
+    blocks: HostBlocks
 
 
 class KvSender:
@@ -142,33 +143,44 @@ class KvSender:
         if slots is None:
             raise LinkError("no staging memory is free")
         try:
-            views = self._runner.outgoing(blocks)
-            size, digest = stage(asked.first_block, len(blocks), views, slots[0].memory)
+            staged = self._runner.outgoing(blocks)
+            staged.wait()
+            size, digest = stage(asked.first_block, len(blocks), staged.views, slots[0].memory)
             left_s = deadline_s - time.monotonic()
             link.write(slots[0], size, asked.metadata, asked.address, left_s)
         finally:
             link.give(slots)
         return digest
 
-    def _runs(self, first: int, blocks: Sequence[int]) -> Iterable[_Run]:
+    def _runs(self, first: int, blocks: Sequence[int]) -> Generator[_Run]:
+        """Each is on its way to the host while the one before it is sent."""
         size = self._layout.wire_block_bytes
         step = max(1, _RUN_BYTES // size)
-        for at in range(0, len(blocks), step):
-            run = blocks[at : at + step]
-            header, head = encode_run_head(first + at, len(run), len(run) * size)
-            yield _Run(header, head, self._runner.outgoing(run))
+        coming: deque[_Run] = deque()
+        try:
+            for at in range(0, len(blocks), step):
+                run = blocks[at : at + step]
+                header, head = encode_run_head(first + at, len(run), len(run) * size)
+                coming.append(_Run(header, head, self._runner.outgoing(run)))
+                if at:
+                    yield _arrived(coming.popleft())
+            yield _arrived(coming.popleft())
+        finally:
+            for left in coming:  # the blocks may be written to when this has ended
+                left.blocks.wait()
 
     async def _send_by_loop(
         self, first: int, blocks: Sequence[int], writer: asyncio.StreamWriter, done: bytes
     ) -> None:
-        for run in self._runs(first, blocks):
-            digest = Digest(run.head)
-            writer.write(run.header + run.head)
-            for view in run.views:
-                digest.update(view)
-                writer.write(view)
-                await writer.drain()
-            writer.write(digest.digest())
+        with contextlib.closing(self._runs(first, blocks)) as runs:
+            for run in runs:
+                digest = Digest(run.head)
+                writer.write(run.header + run.head)
+                for view in run.blocks.views:
+                    digest.update(view)
+                    writer.write(view)
+                    await writer.drain()
+                writer.write(digest.digest())
         writer.write(done)
         await writer.drain()
 
@@ -206,16 +218,22 @@ class KvSender:
         deadline_s: float,
     ) -> None:
         tail = b""
-        for run in self._runs(first, blocks):
-            digest = Digest(run.head)
-            _send_all(sock, [tail, run.header, run.head], deadline_s)
-            for view in run.views:
-                for at in range(0, view.nbytes, _PIECE_BYTES):
-                    piece = view[at : at + _PIECE_BYTES]
-                    _send_all(sock, [piece], deadline_s)
-                    digest.update(piece)
-            tail = digest.digest()
+        with contextlib.closing(self._runs(first, blocks)) as runs:
+            for run in runs:
+                digest = Digest(run.head)
+                _send_all(sock, [tail, run.header, run.head], deadline_s)
+                for view in run.blocks.views:
+                    for at in range(0, view.nbytes, _PIECE_BYTES):
+                        piece = view[at : at + _PIECE_BYTES]
+                        _send_all(sock, [piece], deadline_s)
+                        digest.update(piece)
+                tail = digest.digest()
         _send_all(sock, [tail, done], deadline_s)
+
+
+def _arrived(run: _Run) -> _Run:
+    run.blocks.wait()
+    return run
 
 
 def _send_all(

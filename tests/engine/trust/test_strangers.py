@@ -6,6 +6,7 @@ import httpx
 import pytest
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.runner import InPlace
 from argosy_engine.server import proof
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.gateway_headers import NamedApp
@@ -54,7 +55,7 @@ def stranger():
     """Speaks the KV protocol as a prefill engine does, and hands out KV of another text."""
     with node("prefill") as started:
         block = memoryview(b"\x07\0\0\0" * BLOCK)
-        started.runner.outgoing = lambda ids: [block] * len(ids)
+        started.runner.outgoing = lambda ids: InPlace([block] * len(ids))
         yield started
 
 

@@ -15,11 +15,12 @@ import torch
 from argosy.model_config import DecoderSpec
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.request import Chunk
-from argosy_engine.core.runner import NULL_BLOCK, KvLayout, Launcher
+from argosy_engine.core.runner import NULL_BLOCK, HostBlocks, KvLayout, Launcher
 from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
 from argosy_engine.core.step import Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.core.tokenizer import Grammars, Tokenizer
 from argosy_engine.errors import LoadError
+from argosy_engine.model.attention.carrier import carrier_of
 from argosy_engine.model.attention.paged import HostKv, PagedPool
 from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.share import Share
@@ -153,8 +154,7 @@ class TorchRunner:
         self.sampling_defaults = sampling_defaults
         self.max_model_len = max_model_len
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
-        self._bytes = pool.memory.view(torch.uint8)
-        self._numpy = self._bytes.numpy() if pool.device.type == "cpu" else None
+        self._carrier = carrier_of(pool.memory.view(torch.uint8))
         self._layout = _layout(
             trunk.spec, pool, name, 1 if self._ranks is None else self._ranks.size
         )
@@ -183,6 +183,10 @@ class TorchRunner:
     def execute(self, plan: StepPlan) -> StepOutput:
         began = time.perf_counter()
         out = self._run(plan)
+        if not self.on_cpu:
+            # A step that draws nothing is still running. Its blocks may leave from now on, and the
+            # carrier's stream does not wait for this one.
+            torch.cuda.current_stream(self._pool.device).synchronize()
         return replace(out, busy_s=time.perf_counter() - began)
 
     def _run(self, plan: StepPlan) -> StepOutput:
@@ -252,36 +256,11 @@ class TorchRunner:
             self._ranks.send(Kind.FROM_HOST, pack_copies(copies))
         self._host.give(copies)
 
-    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
-        if self._numpy is not None:
-            return self._views(block_ids)
-        index = torch.tensor(list(block_ids), device=self._pool.device)
-        return (self._bytes[index].cpu().numpy().data.cast("B"),)
+    def outgoing(self, block_ids: Sequence[int]) -> HostBlocks:
+        return self._carrier.outgoing(block_ids)
 
-    def incoming(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
-        if self._numpy is not None:  # no torch: the KV threads must not get an OpenMP team
-            return self._views(block_ids)
-        return (memoryview(bytearray(len(block_ids) * self._layout.wire_block_bytes)),)
-
-    def landed(self, block_ids: Sequence[int], views: Sequence[memoryview]) -> None:
-        if self._numpy is not None:
-            return
-        (data,) = views
-        blocks = torch.frombuffer(data, dtype=torch.uint8).view(len(block_ids), -1)
-        index = torch.tensor(list(block_ids), device=self._pool.device)
-        self._bytes[index] = blocks.to(self._pool.device)
-        torch.cuda.synchronize(self._pool.device)
-
-    def _views(self, block_ids: Sequence[int]) -> list[memoryview]:
-        """The pool itself, one view for neighbouring blocks."""
-        assert self._numpy is not None
-        runs: list[list[int]] = []
-        for block in block_ids:
-            if runs and block == runs[-1][1]:
-                runs[-1][1] += 1
-            else:
-                runs.append([block, block + 1])
-        return [self._numpy[first:end].data.cast("B") for first, end in runs]
+    def incoming(self, block_ids: Sequence[int]) -> HostBlocks:
+        return self._carrier.incoming(block_ids)
 
     def close(self) -> None:
         """End the threads; the end of the process frees everything else."""
