@@ -103,7 +103,7 @@ verify: $(VENV)/.dev ## regenerate crds/ and generated docs; fail on a differenc
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## six minutes on 2 cores: no cluster, no torch
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 3 -m "not cluster and not torch and not helm and not slow" \
-		$(addprefix --ignore=tests/,engine_torch e2e reconcile chart) # to import them takes seconds
+		$(addprefix --ignore=tests/,engine_torch engine_gpu e2e reconcile chart) # to import them takes seconds
 
 .PHONY: binaries
 binaries: $(VENV)/.uv
@@ -117,6 +117,10 @@ marked = $$(grep -rl --include='test_*.py' 'mark\.$(1)\b' tests | sort)
 test-torch: $(VENV)/.all
 	$(PY) -m local.weights.smollm2
 	$(PY) -m pytest -m "torch and not cluster and not long" --forbid-skips $(call marked,torch)
+
+.PHONY: test-gpu
+test-gpu: $(VENV)/.all ## the engine on this machine's GPU; all are skipped without one
+	$(PY) -m pytest --gpu tests/engine_gpu
 
 # The compiler works beside what uses one core. Two clusters run side by side, because their tests
 # wait most of the time.

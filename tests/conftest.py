@@ -1,4 +1,4 @@
-"""Fixtures that every folder of tests may use, and how hypothesis draws."""
+"""Fixtures that every folder of tests may use, how hypothesis draws, and who sees a GPU."""
 
 import os
 from secrets import randbelow
@@ -33,10 +33,23 @@ settings.register_profile("deflake", max_examples=2000, print_blob=True, deadlin
 settings.load_profile("ci" if IN_CI else "default")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption(
+        "--gpu", action="store_true", help="let the tests see a GPU: those of tests/engine_gpu"
+    )
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw the seed of a run in CI, before hypothesis reads the option. Elsewhere failing examples
-    are kept in `.hypothesis`, which a given seed would switch off."""
+    """Hide the GPU, and draw the seed of a run in CI, before hypothesis reads the option.
+
+    Tests say what a CPU computes, and so do the engines that they start. CUDA reads the variable
+    when it is first asked for devices. Elsewhere than in CI failing examples are kept in
+    `.hypothesis`, which a given seed would switch off.
+    """
+    if not config.getoption("--gpu"):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if IN_CI and config.getoption("--hypothesis-seed") is None:
         given = getattr(config, "workerinput", {})
         config.option.hypothesis_seed = given.get("seed") or str(randbelow(2**32))

@@ -55,9 +55,17 @@ class Engine:
 
 @contextlib.contextmanager
 def engine(
-    model: Path, role: str, log: Path, *options: str, program: tuple[str, ...] = ("-m", "argosy")
+    model: Path,
+    role: str,
+    log: Path,
+    *options: str,
+    program: tuple[str, ...] = ("-m", "argosy"),
+    within_s: float = 60.0,
 ) -> Iterator[Engine]:
-    """A ready engine; ended when the block ends. `program`: what Python runs in argosy's place."""
+    """A ready engine; ended when the block ends. `program`: what Python runs in argosy's place.
+
+    AssertionError if it is not ready `within_s`.
+    """
     ports = Engine(*free_ports(3))
     command = f"""engine serve --model {model} --served-name m --role {role} --dtype float32
         --host 127.0.0.1 --port {ports.api} --admin-port {ports.admin} --kv-port {ports.kv}
@@ -67,15 +75,15 @@ def engine(
             [sys.executable, *program, *command.split(), *options], stdout=out, stderr=out
         )
         try:
-            _await_ready(ports, process, log)
+            _await_ready(ports, process, log, within_s)
             yield replace(ports, pid=process.pid)
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _await_ready(ports: Engine, process: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + 60
+def _await_ready(ports: Engine, process: subprocess.Popen, log: Path, within_s: float) -> None:
+    deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise AssertionError(f"the engine ended: {log.read_text()[-2000:]}")
@@ -83,4 +91,4 @@ def _await_ready(ports: Engine, process: subprocess.Popen, log: Path) -> None:
             urllib.request.urlopen(f"http://127.0.0.1:{ports.admin}/ready", timeout=2).close()
             return
         time.sleep(0.1)  # another process: there is nothing to await but its answer
-    raise AssertionError(f"the engine was not ready in 60 s: {log.read_text()[-2000:]}")
+    raise AssertionError(f"the engine was not ready in {within_s} s: {log.read_text()[-2000:]}")

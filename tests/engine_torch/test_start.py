@@ -29,6 +29,15 @@ def test_sigterm_during_the_load_ends_the_engine_at_once_with_status_0(tmp_path)
         process.wait()
 
 
+def test_neither_tests_nor_the_engines_that_they_start_see_a_gpu():
+    """What they compare is what a CPU computes; `--gpu` is for tests/engine_gpu."""
+    ask = "import torch; print(torch.cuda.is_available())"
+    words = [sys.executable, "-c", ask]
+    asked = subprocess.run(words, env=os.environ, capture_output=True, text=True, check=True)
+    assert asked.stdout == "False\n"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+
+
 def is_loading(admin):
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{admin}/health", timeout=5) as answer:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 ALLOWED = {
+    "tests/engine_gpu/": "a machine without a GPU; `make test-gpu` lets the tests see one",
     "tests/local/test_fetch.py": "no Debian or Ubuntu, another Python, or apt without its lists",
     "tests/local/test_runtime.py": "only root makes namespaces; the cluster's own tests still run",
     "tests/local/test_cluster.py::test_a_restricted_pod_becomes_ready_in_a_cluster_of_an_"
