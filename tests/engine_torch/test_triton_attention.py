@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,9 +20,10 @@ from argosy_engine.core.request import Chunk  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention import trial, triton_pool  # noqa: E402
-from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
+from argosy_engine.model.attention.between import Fused, Plain  # noqa: E402
+from argosy_engine.model.attention.paged import HeadNorms, PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.attention.triton_pool import Tiles, TritonPool  # noqa: E402
-from argosy_engine.model.loader import load_weights  # noqa: E402
+from argosy_engine.model.loader import dummy_weights  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 from argosy_engine.runtime.torch.pool import choose_pool, scratch_shape  # noqa: E402
@@ -173,17 +175,20 @@ def stored(pool, slots):
     group=st.sampled_from([1, 2, 3, 8]),
     dim=st.sampled_from([64, 80, 128]),
     dtype=st.sampled_from(TYPES),
+    normed=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
-def test_the_turn_is_fused_into_the_write(tokens, kv_heads, group, dim, dtype, seed):
+def test_norms_and_turn_are_fused_into_the_write(tokens, kv_heads, group, dim, dtype, normed, seed):
     shape = PoolShape(blocks=13, layers=LAYERS, kv_heads=kv_heads, block_size=4, head_dim=dim)
     plain, kernels, tables = pools(shape, dtype, group, random.Random(seed))
     flat = plan(tables[:1], [(2, tokens)], 4)
     turn, results = turn_of(tokens, dim), []
     _, _, heads = heads_of(tokens, group, shape, dtype)
+    weights = (torch.rand(2, dim) + 0.5).to(dtype)
+    norms = HeadNorms(*weights, 1e-6) if normed else None
     for pool in (plain, kernels):
         mine = heads.clone()
-        pool.turn_and_write(1, pool.prepare(flat), mine, turn)
+        pool.turn_and_write(1, pool.prepare(flat), mine, turn, norms)
         results.append((mine[:, : kv_heads * group].float(), pool.memory.float()))
     for right, found in zip(*results, strict=True):
         torch.testing.assert_close(found, right, rtol=CLOSE[dtype] / 4, atol=CLOSE[dtype] / 4)
@@ -231,7 +236,8 @@ def test_a_number_that_is_none_stays_in_its_sequence():
 
 def wish(**changed):
     fields = {"heads": 2, "kv_heads": 1, "block_size": 32, "head_dim": 64, "dtype": "float32"}
-    return json.dumps(fields | {"device": "cpu"} | changed)
+    fields |= {"hidden": 96, "inner": 200, "qk_norm": True, "device": "cpu"}
+    return json.dumps(fields | changed)
 
 
 def test_the_trial_fails_where_the_kernels_compute_something_else(monkeypatch, capsys):
@@ -239,6 +245,13 @@ def test_the_trial_fails_where_the_kernels_compute_something_else(monkeypatch, c
     monkeypatch.setattr(TritonPool, "attend", lambda *given: right(*given) + 0.01)
     assert trial.main(["trial", wish()]) == 1
     assert capsys.readouterr().err == "attention is wrong by 0.01\n"
+
+
+def test_the_trial_fails_where_a_gate_computes_something_else(monkeypatch, capsys):
+    right = Fused.silu_and_mul
+    monkeypatch.setattr(Fused, "silu_and_mul", lambda *given: right(*given) + 0.01)
+    assert trial.main(["trial", wish()]) == 1
+    assert capsys.readouterr().err == "a norm or a gate is wrong by 0.01\n"
 
 
 GPU = torch.device("cuda")
@@ -253,7 +266,8 @@ def spec(tmp_path):
 def test_kernels_whose_trial_succeeds_make_the_pool(spec):
     said = "import json, sys; assert json.loads(sys.argv[1])['head_dim'] == 16"
     make = choose_pool(CONFIG, spec, torch.bfloat16, GPU, (sys.executable, "-c", said))
-    assert isinstance(make(scratch_shape(CONFIG, spec), torch.bfloat16, CPU), TritonPool)
+    pool = make(scratch_shape(CONFIG, spec), torch.bfloat16, CPU)
+    assert isinstance(pool, TritonPool)
 
 
 @pytest.mark.parametrize(
@@ -270,16 +284,22 @@ def test_kernels_whose_trial_fails_leave_attention_to_torch(spec, caplog, progra
     assert f"the Triton kernels fail on this GPU ({why})" in caplog.text
 
 
-def test_the_trunk_computes_the_same_logits_on_either_pool(tmp_path):
-    folder = write_tiny(tmp_path / "tiny")
-    spec = read_spec(folder)
-    trunk = Trunk(spec, load_weights(folder, spec, torch.float32, CPU), max_positions=64)
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_the_trunk_computes_the_same_logits_with_the_kernels(spec, qk_norm):
+    spec = replace(spec, qk_norm=qk_norm)
+    weights = dummy_weights(spec, torch.float32, CPU)
     shape = PoolShape(blocks=9, layers=2, kv_heads=2, block_size=16, head_dim=16)
     tables = [[3, 7], [5, 1]]
-    pools = PagedPool(shape, torch.float32, CPU), TritonPool(shape, torch.float32, CPU, heads=4)
+    ways = [
+        (Trunk(spec, weights, max_positions=64, between=between), pool)
+        for between, pool in (
+            (Plain(), PagedPool(shape, torch.float32, CPU)),
+            (Fused(), TritonPool(shape, torch.float32, CPU, heads=4)),
+        )
+    ]
     for work in ([(0, 18), (0, 3)], [(18, 2), (3, 1)]):
         flat = plan(tables, work, 16)
-        right, found = [trunk.logits(flat, pool) for pool in pools]
+        right, found = [trunk.logits(flat, pool) for trunk, pool in ways]
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
 
 
@@ -288,30 +308,33 @@ import subprocess
 import sys
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from argosy_engine.model.attention import triton_kernels as kernels
+from argosy_engine.model.attention import between_kernels, triton_kernels
 
 element, arch = sys.argv[1], int(sys.argv[2])
 SIZES = dict(KV_HEADS=2, GROUP=3, BLOCK=16, DIM=80, WIDTH=128, ROWS=16, KEYS=16, WIDEN=False)
-WRITE = dict(Q_HEADS=6, KV_HEADS=2, BLOCK=16, DIM=80, PAIRS=64, HEADS=16, TURN=True)
+WRITE = dict(Q_HEADS=6, KV_HEADS=2, BLOCK=16, DIM=80, WIDTH=128, HEADS=16, TURN=True, NORM=True)
 CONSTANTS = {
     "turn_and_write": WRITE,
     "attend_rows": SIZES,
     "attend_splits": SIZES | dict(SPLITS=16, LEAST=4),
     "join_splits": dict(HEADS=6, DIM=80, WIDTH=128, SPLITS=16),
+    "fused_add_rms_norm": dict(SIZE=480, WIDTH=512, ADD=True),
+    "silu_and_mul": dict(INNER=1100, WIDTH=1024),
 }
-ELEMENTS, FLOATS = ("q", "out", "pool", "heads"), ("sums_of", "totals_of", "largest_of", "turns")
+ELEMENTS = ("q", "out", "pool", "heads", "q_norm", "k_norm", "hidden", "added", "weight", "gate_up")
+FLOATS = ("sums_of", "totals_of", "largest_of", "turns")
 NUMBERS = ("layer", "block_stride", "reach", "token_stride", "head_stride", "q_token_stride",
            "q_head_stride")
 
 def kind(name):
     if name in NUMBERS:
         return "i32"
-    return "fp32" if name == "scale" else "*" + (
+    return "fp32" if name in ("scale", "eps") else "*" + (
         element if name in ELEMENTS else "fp32" if name in FLOATS else "i32"
     )
 
 for name, constants in CONSTANTS.items():
-    kernel = getattr(kernels, name)
+    kernel = getattr(triton_kernels, name, None) or getattr(between_kernels, name)
     types = {x: "constexpr" if x in constants else kind(x) for x in kernel.arg_names}
     values = {(kernel.arg_names.index(x),): value for x, value in constants.items()}
     source = ASTSource(fn=kernel, signature=types, constexprs=values)
@@ -336,4 +359,6 @@ def test_the_compiler_makes_gpu_code_of_each_kernel(tmp_path, element, arch):
         "attend_rows True",
         "attend_splits True",
         "join_splits True",
+        "fused_add_rms_norm True",
+        "silu_and_mul True",
     ], made.stderr

@@ -22,7 +22,8 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from argosy.model_config import ModelSpec, Rope
 from argosy_engine.core.step import FlatBatch
-from argosy_engine.model.attention.paged import PagedBatch, PagedPool
+from argosy_engine.model.attention.between import Between, Plain
+from argosy_engine.model.attention.paged import HeadNorms, PagedBatch, PagedPool
 
 _PACK_ROWS = 128
 """Row count that oneDNN packs for. The order chosen for 128 rows was the fastest or level at 1, 8,
@@ -150,9 +151,18 @@ class Weights:
 class Trunk:
     """Weights plus the rotation table for `max_positions` positions."""
 
-    def __init__(self, spec: ModelSpec, weights: Weights, *, max_positions: int) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        *,
+        max_positions: int,
+        between: Between | None = None,
+    ) -> None:
+        """`between` computes norms and gates; None: torch does."""
         self.spec = spec
         self.weights = weights
+        self._between = between or Plain()
         device = weights.embedding.device
         self._rotations = rotation_table(spec.rope, spec.head_dim, max_positions, device)
 
@@ -174,17 +184,18 @@ class Trunk:
 
         Writes K and V of all N tokens into `pool`.
         """
-        weights, eps = self.weights, self.spec.norm_eps
+        weights, eps, between = self.weights, self.spec.norm_eps, self._between
         hidden = F.embedding(token_ids, weights.embedding)
         turn = self._rotations[positions]
-        size = (self.spec.hidden,)
+        added: torch.Tensor | None = None
         for index, layer in enumerate(weights.layers):
-            x = F.rms_norm(hidden, size, layer.attention_norm, eps)
-            hidden += self._attention(index, layer, x, turn, batch, pool)
-            x = F.rms_norm(hidden, size, layer.mlp_norm, eps)
-            gate, up = layer.gate_up(x).chunk(2, dim=-1)
-            hidden += layer.down(F.silu(gate).mul_(up))
-        last = F.rms_norm(hidden[sample_rows], size, weights.norm, eps)
+            x = between.add_rms_norm(hidden, added, layer.attention_norm, eps)
+            added = self._attention(index, layer, x, turn, batch, pool)
+            x = between.add_rms_norm(hidden, added, layer.mlp_norm, eps)
+            added = layer.down(between.silu_and_mul(layer.gate_up(x)))
+        if added is not None:
+            added = added[sample_rows]
+        last = between.add_rms_norm(hidden[sample_rows], added, weights.norm, eps)
         return weights.head(last)
 
     def _attention(
@@ -198,10 +209,9 @@ class Trunk:
     ) -> torch.Tensor:
         spec = self.spec
         heads = layer.qkv(x).view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
+        norms = None
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = heads[:, : spec.heads], heads[:, spec.heads : spec.heads + spec.kv_heads]
-            q.copy_(F.rms_norm(q, (spec.head_dim,), layer.q_norm, spec.norm_eps))
-            k.copy_(F.rms_norm(k, (spec.head_dim,), layer.k_norm, spec.norm_eps))
-        pool.turn_and_write(index, batch, heads, turn)
+            norms = HeadNorms(layer.q_norm, layer.k_norm, spec.norm_eps)
+        pool.turn_and_write(index, batch, heads, turn, norms)
         attended = pool.attend(index, batch, heads[:, : spec.heads], spec.windows[index])
         return layer.out(attended.view(-1, spec.q_size))

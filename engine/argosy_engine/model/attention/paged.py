@@ -57,6 +57,17 @@ class PoolShape:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadNorms:
+    """RMS norms of each head of Q and of K by itself, before they are turned (Qwen3)."""
+
+    q: torch.Tensor
+    """[head_dim] weights."""
+    k: torch.Tensor
+    """[head_dim] weights."""
+    eps: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Singles:
     """Sequences with one new token and similar length: B of them, padded to M blocks."""
 
@@ -228,12 +239,24 @@ class PagedPool:
         self._by_token[layer][batch.write] = kv
 
     def turn_and_write(
-        self, layer: int, batch: PagedBatch, heads: torch.Tensor, turn: torch.Tensor
+        self,
+        layer: int,
+        batch: PagedBatch,
+        heads: torch.Tensor,
+        turn: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> None:
         """Turn the Q heads of `heads` [N, heads + 2 · kv_heads, head_dim] in place by `turn`
-        (see `rotate_`), and store K, turned as well, and V; its own K may or may not be turned."""
-        before = heads.shape[1] - 2 * self.shape.kv_heads
-        rotate_(heads[:, : before + self.shape.kv_heads], turn)
+        (see `rotate_`), and store K, turned as well, and V; `norms` come before the turn.
+
+        What K in `heads` is afterwards is not said."""
+        kv_heads, dim = self.shape.kv_heads, self.shape.head_dim
+        before = heads.shape[1] - 2 * kv_heads
+        if norms is not None:
+            q, k = heads[:, :before], heads[:, before : before + kv_heads]
+            q.copy_(F.rms_norm(q, (dim,), norms.q, norms.eps))
+            k.copy_(F.rms_norm(k, (dim,), norms.k, norms.eps))
+        rotate_(heads[:, : before + kv_heads], turn)
         self.write(layer, batch, heads[:, before:])
 
     def attend(

@@ -3,8 +3,9 @@
     python -m argosy_engine.model.attention.trial '{"heads": 32, "kv_heads": 8, …}'
 
 The fields are those of `Wish`. A random step of prompts, chunks of prompts and decodes is written
-and attended on the device, and on the CPU by `PagedPool`, whose scores are float32 there. Exit
-status 0 if they agree; else the last line of stderr says why not. An illegal access to the GPU's
+and attended on the device, and on the CPU by `PagedPool`, whose scores are float32 there; `Fused`
+is compared with `Plain` likewise. Exit status 0 if they agree; else the last line of stderr says
+why not. An illegal access to the GPU's
 memory ends this process and no other, and what it compiles stays in Triton's cache.
 """
 
@@ -17,7 +18,8 @@ import torch
 from argosy_engine.core.request import Chunk
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import FlatBatch, StepPlan, flatten
-from argosy_engine.model.attention.paged import PagedPool, PoolShape
+from argosy_engine.model.attention.between import Between, Fused, Plain
+from argosy_engine.model.attention.paged import HeadNorms, PagedPool, PoolShape
 from argosy_engine.model.attention.triton_pool import TritonPool
 
 _CLOSE = {"float32": 1e-3, "bfloat16": 6e-2}
@@ -35,14 +37,29 @@ class Wish:
     kv_heads: int
     block_size: int
     head_dim: int
+    hidden: int
+    inner: int
+    qk_norm: bool
+    """Heads of Q and K are normed."""
     dtype: str
     """float32 | bfloat16"""
     device: str = "cuda"
 
 
 def main(words: list[str]) -> int:
-    """Compare both pools over two layers and two windows."""
+    """Compare attention, then norms and gates."""
     wish = Wish(**json.loads(words[1]))
+    for what, found in (("attention", _attention_error), ("a norm or a gate", _between_error)):
+        torch.manual_seed(0)
+        error = found(wish)
+        if not error < _CLOSE[wish.dtype]:  # also if it is NaN
+            sys.stderr.write(f"{what} is wrong by {error:.3g}\n")
+            return 1
+    return 0
+
+
+def _attention_error(wish: Wish) -> float:
+    """The largest difference between the pools, in one of two layers, for each window."""
     dtype: torch.dtype = getattr(torch, wish.dtype)
     flat, blocks = _step(wish.block_size)
     shape = PoolShape(
@@ -56,25 +73,46 @@ def main(words: list[str]) -> int:
         PagedPool(shape, dtype, torch.device("cpu")),
         TritonPool(shape, dtype, torch.device(wish.device), heads=wish.heads),
     )
-    torch.manual_seed(0)
     past = torch.randn(pools[0].memory.shape).to(dtype)
     tokens, pairs = len(flat.token_ids), wish.head_dim // 2
     made = torch.randn(tokens, wish.heads + 2 * wish.kv_heads, wish.head_dim).to(dtype)
     turn = torch.polar(torch.ones(tokens, 1, pairs), torch.rand(tokens, 1, pairs) * 6)
+    q_norm, k_norm = (torch.rand(wish.head_dim).to(dtype) + 0.5 for _ in range(2))
     results = []
     for pool in pools:
         pool.memory.copy_(past)
         heads = made.to(pool.device, copy=True)
         batch = pool.prepare(flat)
-        pool.turn_and_write(1, batch, heads, turn.to(pool.device))
+        norms = None
+        if wish.qk_norm:
+            norms = HeadNorms(q_norm.to(pool.device), k_norm.to(pool.device), 1e-6)
+        pool.turn_and_write(1, batch, heads, turn.to(pool.device), norms)
         attended = [pool.attend(1, batch, heads[:, : wish.heads], window) for window in _WINDOWS]
         results.append([x.float().cpu() for x in (*attended, pool.memory)])
-    for right, found in zip(*results, strict=True):
-        error = float((found - right).abs().max())
-        if not error < _CLOSE[wish.dtype]:  # also if it is NaN
-            sys.stderr.write(f"attention is wrong by {error:.3g}\n")
-            return 1
-    return 0
+    return _largest_difference(*results)
+
+
+def _between_error(wish: Wish) -> float:
+    """The largest difference between `Plain` and `Fused`, over the first and a later norm."""
+    dtype: torch.dtype = getattr(torch, wish.dtype)
+    hidden, added = (torch.rand(2, 3, wish.hidden) * 4 - 2).to(dtype)
+    weight = torch.rand(wish.hidden).to(dtype) + 0.5
+    gate_up = (torch.rand(3, 2 * wish.inner) * 4 - 2).to(dtype)
+    ways: tuple[tuple[Between, str], ...] = ((Plain(), "cpu"), (Fused(), wish.device))
+    results = []
+    for between, device in ways:
+        total, scale = hidden.to(device, copy=True), weight.to(device)
+        first = between.add_rms_norm(total, None, scale, 1e-5)
+        later = between.add_rms_norm(total, added.to(device), scale, 1e-5)
+        gated = between.silu_and_mul(gate_up.to(device, copy=True))
+        results.append([x.float().cpu() for x in (first, later, total, gated)])
+    return _largest_difference(*results)
+
+
+def _largest_difference(right: list[torch.Tensor], found: list[torch.Tensor]) -> float:
+    """NaN if there is one."""
+    each = [(a - b).abs().max() for a, b in zip(right, found, strict=True)]
+    return float(torch.stack(each).max())
 
 
 def _step(size: int) -> tuple[FlatBatch, int]:

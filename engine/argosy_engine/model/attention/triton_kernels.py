@@ -14,36 +14,40 @@ import triton.language as tl
 
 @triton.jit
 def turn_and_write(
-    heads, token_stride, head_stride, turns, slots, pool, layer, block_stride,
+    heads, token_stride, head_stride, turns, q_norm, k_norm, eps, slots, pool, layer, block_stride,
     Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr,
-    PAIRS: tl.constexpr, HEADS: tl.constexpr, TURN: tl.constexpr,
+    WIDTH: tl.constexpr, HEADS: tl.constexpr, TURN: tl.constexpr, NORM: tl.constexpr,
 ):  # fmt: skip
     """Program (token, group of HEADS heads); `heads` are Q_HEADS of Q, then K, then V.
 
-    With TURN, Q is turned where it is and K on its way into the pool.
+    With NORM, each head of Q and of K is normed; with TURN, they are turned: Q where it is, K on
+    its way into the pool. Heads are loaded and stored whole, and split into pairs in between, so
+    that the accesses of a thread are 16 bytes wide.
     """
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
-    pair = tl.arange(0, PAIRS)[None, :]
-    there = (head < Q_HEADS + 2 * KV_HEADS) & (pair < DIM // 2)
-    source = heads + token * token_stride + head * head_stride + 2 * pair
-    real = tl.load(source, mask=there, other=0.0)
-    imaginary = tl.load(source + 1, mask=there, other=0.0)
+    dim = tl.arange(0, WIDTH)[None, :]
+    there = (head < Q_HEADS + 2 * KV_HEADS) & (dim < DIM)
+    source = heads + token * token_stride + head * head_stride + dim
+    values = tl.load(source, mask=there, other=0.0)
     if TURN:
-        turned = head < Q_HEADS + KV_HEADS
-        angle = turns + (token * (DIM // 2) + pair) * 2
-        cosine = tl.where(turned, tl.load(angle, mask=pair < DIM // 2, other=1.0), 1.0)
-        sine = tl.where(turned, tl.load(angle + 1, mask=pair < DIM // 2, other=0.0), 0.0)
-        x, y = real.to(tl.float32), imaginary.to(tl.float32)
-        real = (x * cosine - y * sine).to(real.dtype)
-        imaginary = (x * sine + y * cosine).to(real.dtype)
-        tl.store(source, real, mask=there & (head < Q_HEADS))
-        tl.store(source + 1, imaginary, mask=there & (head < Q_HEADS))
+        wide = values.to(tl.float32)
+        if NORM:
+            of_q = tl.load(q_norm + dim, mask=dim < DIM, other=0.0).to(tl.float32)
+            of_k = tl.load(k_norm + dim, mask=dim < DIM, other=0.0).to(tl.float32)
+            factor = tl.rsqrt(tl.sum(wide * wide, 1) / DIM + eps)
+            wide = wide * factor[:, None] * tl.where(head < Q_HEADS, of_q, of_k)
+        angles = tl.load(turns + token * DIM + dim, mask=dim < DIM, other=0.0)
+        cosine, sine = tl.split(tl.reshape(angles, [1, WIDTH // 2, 2]))
+        x, y = tl.split(tl.reshape(wide, [HEADS, WIDTH // 2, 2]))
+        pairs = tl.join(x * cosine - y * sine, x * sine + y * cosine)
+        turned = tl.reshape(pairs, [HEADS, WIDTH]).to(values.dtype)
+        values = tl.where(head < Q_HEADS + KV_HEADS, turned, values)
+        tl.store(source, values, mask=there & (head < Q_HEADS))
     slot = tl.load(slots + token).to(tl.int64)
     place = pool + layer + slot // BLOCK * block_stride + slot % BLOCK * DIM
-    target = place + (head - Q_HEADS) * (BLOCK * DIM) + 2 * pair
-    tl.store(target, real, mask=there & (head >= Q_HEADS))
-    tl.store(target + 1, imaginary, mask=there & (head >= Q_HEADS))
+    target = place + (head - Q_HEADS) * (BLOCK * DIM) + dim
+    tl.store(target, values, mask=there & (head >= Q_HEADS))
 
 
 @triton.jit

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from argosy_engine.core.step import FlatBatch
-from argosy_engine.model.attention.paged import PagedBatch, PagedPool, PoolShape
+from argosy_engine.model.attention.paged import HeadNorms, PagedBatch, PagedPool, PoolShape
 
 _ALIGNED = 16
 """Elements at whose multiples each array begins: a cache line, so that kernels are compiled for one
@@ -190,23 +190,28 @@ class TritonPool(PagedPool):
 
     def write(self, layer: int, batch: PagedBatch, kv: torch.Tensor) -> None:
         """As `PagedPool.write`."""
-        self._write(layer, batch, kv, 0, None)
+        self._write(layer, batch, kv, None, None)
 
     def turn_and_write(
-        self, layer: int, batch: PagedBatch, heads: torch.Tensor, turn: torch.Tensor
+        self,
+        layer: int,
+        batch: PagedBatch,
+        heads: torch.Tensor,
+        turn: torch.Tensor,
+        norms: HeadNorms | None = None,
     ) -> None:
         """As `PagedPool.turn_and_write`; K in `heads` stays as it was."""
-        turns = torch.view_as_real(turn)
-        self._write(layer, batch, heads, heads.shape[1] - 2 * self.shape.kv_heads, turns)
+        self._write(layer, batch, heads, torch.view_as_real(turn), norms)
 
     def _write(
         self,
         layer: int,
         batch: PagedBatch,
         heads: torch.Tensor,
-        q_heads: int,
         turns: torch.Tensor | None,
+        norms: HeadNorms | None,
     ) -> None:
+        """Without `turns`, `heads` are K and V alone."""
         assert isinstance(batch, _KernelBatch)
         assert heads.stride(2) == 1
         shape, (tokens, all_heads, _) = self.shape, heads.shape
@@ -217,17 +222,19 @@ class TritonPool(PagedPool):
             heads.stride(0),
             heads.stride(1),
             heads if turns is None else turns,
+            *((heads, heads, 0.0) if norms is None else (norms.q, norms.k, norms.eps)),
             batch.slots,
             self.memory,
             layer * self._layer_stride,
             self.memory.stride(0),
-            Q_HEADS=q_heads,
+            Q_HEADS=0 if turns is None else all_heads - 2 * shape.kv_heads,
             KV_HEADS=shape.kv_heads,
             BLOCK=shape.block_size,
             DIM=shape.head_dim,
-            PAIRS=_power_of_two(shape.head_dim // 2),
+            WIDTH=self.tiles.width,
             HEADS=_HEADS_WRITTEN,
             TURN=turns is not None,
+            NORM=norms is not None,
         )
 
     def attend(

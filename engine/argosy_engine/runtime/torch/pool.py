@@ -2,7 +2,8 @@
 
 The Triton kernels are tried in a child process before this one touches the GPU. No version is asked
 for: a Triton that is missing, finds no compiler, compiles for another GPU or computes something
-else fails the trial, and torch computes attention.
+else fails the trial, and torch computes in their place. Attention, norms and gates fall back
+together: a trunk has fused norms where its pool is a `TritonPool`.
 
 The pool has what is free, less what the largest step takes. On a GPU the largest step runs once
 before the pool is made. What it takes besides weights and KV stays free. On a CPU memory that a
@@ -165,7 +166,7 @@ log = logging.getLogger(__name__)
 MakePool = Callable[[PoolShape, torch.dtype, torch.device], PagedPool]
 PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.model.attention.trial")
 _TIMEOUT_S = 300.0
-"""Four kernels are compiled, the first time."""
+"""Six kernels are compiled, the first time."""
 
 
 def choose_pool(
@@ -187,13 +188,16 @@ def choose_pool(
         kv_heads=spec.kv_heads,
         block_size=config.block_size,
         head_dim=spec.head_dim,
+        hidden=spec.hidden,
+        inner=spec.inner,
+        qk_norm=spec.qk_norm,
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),
     )
     end = end_of_trial((*program, json.dumps(asdict(wish))), _TIMEOUT_S)
     if end:
         log.warning(
-            "the Triton kernels fail on this GPU (%s): torch computes attention, which is slower; "
+            "the Triton kernels fail on this GPU (%s): torch computes instead, which is slower; "
             "Triton needs a C compiler in the image, or CC to name one, and a HOME that is "
             "writable; --compute torch leaves this trial out",
             end,

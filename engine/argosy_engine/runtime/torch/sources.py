@@ -22,7 +22,9 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.step import StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model import huggingface
+from argosy_engine.model.attention.between import Fused, Plain
 from argosy_engine.model.attention.paged import PagedPool
+from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.huggingface import TransformersTrunk
 from argosy_engine.model.loader import dummy_weights, load_weights
 from argosy_engine.model.native.choose import choose
@@ -168,7 +170,8 @@ class TrunkSource:
     def trunk(self, pool: PagedPool, max_positions: int) -> AnyTrunk:
         """What computes the steps on `pool`."""
         if self._native is None:
-            return Trunk(self.spec, self._weights, max_positions=max_positions)
+            between = Fused() if isinstance(pool, TritonPool) else Plain()
+            return Trunk(self.spec, self._weights, max_positions=max_positions, between=between)
         library = self._native.library
         return NativeTrunk(library, self.spec, self._weights, pool, max_positions=max_positions)
 
