@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk, NewRequest  # noqa: E402
+from argosy_engine.core.request import Chunk, NewRequest, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan  # noqa: E402
 from argosy_engine.runtime.ahead import Ahead, OneByOne  # noqa: E402
@@ -170,7 +170,7 @@ def test_launching_asks_the_device_no_question(config):
             Chunk(
                 request_id=str(at),
                 tokens=[0] * 3,
-                block_table=[at + 1],
+                block_table=to_table([at + 1]),
                 start=2,
                 count=1,
                 samples=True,

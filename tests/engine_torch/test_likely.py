@@ -6,7 +6,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan  # noqa: E402
 from argosy_engine.runtime.torch.logprobs import Drawn, rank_likely  # noqa: E402
@@ -27,7 +27,7 @@ def chunk(start, end, block, name="r", **asked):
     return Chunk(
         request_id=name,
         tokens=TOKENS,
-        block_table=list(range(block, block + 4)),
+        block_table=to_table(range(block, block + 4)),
         start=start,
         count=end - start,
         samples=end == len(TOKENS),

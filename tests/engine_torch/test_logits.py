@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 import transformers  # noqa: E402
 
 from argosy.model_config import ARCHITECTURES  # noqa: E402
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention.paged import PagedPool, PoolShape  # noqa: E402
@@ -110,7 +110,7 @@ def logits_of(folder, tokens):
         chunk = Chunk(
             request_id="r",
             tokens=tokens,
-            block_table=[5, 2, 8, 1, 7, 3],
+            block_table=to_table([5, 2, 8, 1, 7, 3]),
             start=start,
             count=count,
             samples=True,

@@ -6,7 +6,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 pytest.importorskip("llguidance")
 
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.runtime.torch.logits import Masks  # noqa: E402
@@ -19,8 +19,8 @@ NEVER = float("-inf")
 def flat_of(*rows):
     chunks = tuple(
         Chunk(
-            request_id=name, tokens=list(tokens), block_table=[1], start=len(tokens) - 1, count=1,
-            samples=True, decode=True, n_prompt=n_prompt,
+            request_id=name, tokens=list(tokens), block_table=to_table([1]),
+            start=len(tokens) - 1, count=1, samples=True, decode=True, n_prompt=n_prompt,
             sampling=SamplingParams(max_tokens=9, grammar=grammar, sent=sent),
         )
         for name, tokens, n_prompt, sent, grammar in rows

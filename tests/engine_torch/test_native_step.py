@@ -16,7 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from argosy.model_config import ModelSpec, Rope  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
@@ -154,7 +154,7 @@ def chunk(name, vocab, table, start, count, *, samples=True):
     return Chunk(
         request_id=str(name),
         tokens=tokens,
-        block_table=table,
+        block_table=to_table(table),
         start=start,
         count=count,
         samples=samples,

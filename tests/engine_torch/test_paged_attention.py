@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention import paged  # noqa: E402
@@ -88,7 +88,7 @@ class Sequences:
         return Chunk(
             request_id=str(index),
             tokens=[0] * (start + count),
-            block_table=self.tables[index],
+            block_table=to_table(self.tables[index]),
             start=start,
             count=count,
             samples=True,

@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import save_file  # noqa: E402
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk, NewRequest  # noqa: E402
+from argosy_engine.core.request import Chunk, NewRequest, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError, RankLostError  # noqa: E402
@@ -147,7 +147,7 @@ def logits_of(runner):
         chunk = Chunk(
             request_id="r",
             tokens=TOKENS,
-            block_table=[7, 2, 5],
+            block_table=to_table([7, 2, 5]),
             start=start,
             count=count,
             samples=True,
@@ -344,7 +344,7 @@ def test_a_rank_is_sent_all_that_its_part_of_a_step_needs(asked):
         Chunk(
             request_id=f"r{index}",
             tokens=[(index * 97 + at) % 251 for at in range(start + count)],
-            block_table=[index * 20 + at for at in range(20)],
+            block_table=to_table(range(index * 20, index * 20 + 20)),
             start=start,
             count=count,
             samples=samples,

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import transformers  # noqa: E402
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
@@ -95,7 +95,7 @@ def chunk(name, tokens, start, count, sampling=None):
     return Chunk(
         request_id=str(name),
         tokens=tokens,
-        block_table=[(7 + 13 * name + 5 * at) % 39 + 1 for at in range(7)],
+        block_table=to_table((7 + 13 * name + 5 * at) % 39 + 1 for at in range(7)),
         start=start,
         count=count,
         samples=True,

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention import trial, triton_pool  # noqa: E402
@@ -42,7 +42,7 @@ def plan(tables, work, size):
         Chunk(
             request_id=str(index),
             tokens=list(range(start + count)),
-            block_table=table,
+            block_table=to_table(table),
             start=start,
             count=count,
             samples=True,

@@ -19,7 +19,7 @@ from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.preemption import Preemption
-from argosy_engine.core.request import Emission, NewRequest, Sequence
+from argosy_engine.core.request import Emission, NewRequest, Sequence, to_table
 from argosy_engine.core.runner import InPlace
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
@@ -91,7 +91,7 @@ class TextLauncher:
 
     def launch(self, plan, after):
         chunks = [
-            replace(chunk, tokens=list(chunk.tokens), block_table=list(chunk.block_table))
+            replace(chunk, tokens=list(chunk.tokens), block_table=to_table(chunk.block_table))
             for chunk in plan.chunks
         ]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.request import Chunk
+from argosy_engine.core.request import Chunk, to_table
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import StepPlan
 from argosy_engine.core.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ def chunk_of(
     return Chunk(
         request_id=str(index),
         tokens=[5] * (start + count),
-        block_table=list(range(1 + index * blocks, 1 + (index + 1) * blocks)),
+        block_table=to_table(range(1 + index * blocks, 1 + (index + 1) * blocks)),
         start=start,
         count=count,
         samples=samples,

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Reversible
 from collections.abc import Sequence as Tokens
 from hashlib import blake2b
 
-from argosy_engine.core.request import Sequence
+from argosy_engine.core.request import Sequence, to_table
 from argosy_engine.errors import PoolExhaustedError
 
 
@@ -243,7 +243,7 @@ class Allocator:
         """Give it `hits` and new blocks for the rest of its tokens; PoolExhaustedError."""
         self._pool.take(hits)
         total = self._blocks(len(sequence.tokens))
-        sequence.blocks = hits + self._pool.allocate(total - len(hits))
+        sequence.blocks = to_table(hits + self._pool.allocate(total - len(hits)))
         sequence.committed = len(hits)
         sequence.num_computed = len(hits) * self._pool.block_size
         self.growth_blocks += self.growth_of(sequence)
@@ -270,7 +270,7 @@ class Allocator:
         longest = self._blocks(sequence.max_total(self._max_model_len))
         self.growth_blocks -= max(0, longest - len(sequence.blocks))
         self._pool.release(sequence.blocks)
-        sequence.blocks = []
+        sequence.blocks = to_table(())
         sequence.committed = 0
 
     def _blocks(self, tokens: int) -> int:

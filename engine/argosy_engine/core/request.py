@@ -11,9 +11,11 @@ returns an `Emission` for each token and for the end.
 """
 
 import re
+from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from argosy_engine.core.sampling import Likely, SamplingParams
 
@@ -110,6 +112,16 @@ class NewRequest:
     the clock of `arrival_s`; 0: it is emitted at once."""
 
 
+BlockTable: TypeAlias = "array[int]"
+"""Numbers of KV blocks as 32-bit integers, which a runner copies as memory: reading a list of
+Python's integers one by one takes longer than all else that the host does for a long step."""
+
+
+def to_table(blocks: Iterable[int]) -> BlockTable:
+    """A table of these blocks; OverflowError for a number that 32 bits do not hold."""
+    return array("i", blocks)
+
+
 # Not frozen: the scheduler moves the chunk of a decode on from step to step.
 @dataclass(slots=True, kw_only=True)
 class Chunk:
@@ -124,7 +136,7 @@ class Chunk:
     tokens: list[int]
     """Prompt and output so far."""
 
-    block_table: list[int]
+    block_table: BlockTable
     """KV blocks in the order of the text."""
 
     start: int
@@ -159,7 +171,7 @@ class Sequence:
     num_computed: int = 0
     """Number of leading tokens whose KV is in `blocks`."""
 
-    blocks: list[int] = field(default_factory=list)
+    blocks: BlockTable = field(default_factory=lambda: to_table(()))
     """KV blocks in the order of the text."""
 
     hashes: list[bytes] = field(default_factory=list)

@@ -7,10 +7,11 @@ runner needs only the counts; a tensor runner calls `flatten`.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 from argosy_engine.core.handover.messages import PullJob
-from argosy_engine.core.request import Chunk, Emission, ErrorCode, Sequence
+from argosy_engine.core.request import BlockTable, Chunk, Emission, ErrorCode, Sequence
 from argosy_engine.core.sampling import Likely, SamplingParams
 
 StepKind = Literal["prefill", "decode", "mixed"]
@@ -142,7 +143,7 @@ class FlatBatch:
     kv_lens: list[int]
     """[B] KV length after this step, start + count."""
 
-    block_tables: list[list[int]]
+    block_tables: list[BlockTable]
     """[B][ragged] Block ids, cut to ceil(kv_len / block_size)."""
 
     sample_rows: list[int]
@@ -162,6 +163,15 @@ class FlatBatch:
 
     request_ids: list[str]
     """[S]"""
+
+    @property
+    def table_starts(self) -> list[int]:
+        """[B+1] Offset of each sequence's table in `joined_tables`, and their number of blocks."""
+        return [0, *accumulate(map(len, self.block_tables))]
+
+    def joined_tables(self) -> bytes:
+        """All tables one after another, int32."""
+        return b"".join(self.block_tables)
 
 
 def plan_step(
@@ -251,7 +261,7 @@ def _flatten_decodes(plan: StepPlan) -> FlatBatch:
     )
 
 
-def _truncate(table: list[int], blocks: int) -> list[int]:
+def _truncate(table: BlockTable, blocks: int) -> BlockTable:
     return table if len(table) == blocks else table[:blocks]
 
 

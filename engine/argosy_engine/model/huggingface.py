@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from argosy.model_config import DecoderSpec, dtype_of
-from argosy_engine.core.request import Chunk
+from argosy_engine.core.request import Chunk, to_table
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import FlatBatch, StepPlan, flatten
 from argosy_engine.errors import LoadError
@@ -293,7 +293,7 @@ class TransformersTrunk:
             Chunk(
                 request_id=str(row),
                 tokens=text,
-                block_table=[9 - row, 2 + row, 7 - row, 4 + row],
+                block_table=to_table((9 - row, 2 + row, 7 - row, 4 + row)),
                 start=start,
                 count=count,
                 samples=True,

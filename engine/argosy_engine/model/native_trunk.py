@@ -116,7 +116,8 @@ class NativeTrunk:
             slots=flat.slot_mapping,
             first=flat.cu_q,
             lengths=flat.kv_lens,
-            tables=flat.block_tables,
+            tables=flat.joined_tables(),
+            table_starts=flat.table_starts,
             sampled=flat.sample_rows,
             logits=logits.numpy(),
         )

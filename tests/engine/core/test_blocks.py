@@ -132,7 +132,7 @@ class Blocks(RuleBasedStateMachine):
         one = data.draw(st.sampled_from(self.alive))
         self.alive.remove(one)
         self.blocks.release(one)
-        assert one.blocks == []
+        assert not one.blocks
 
     @invariant()
     def every_block_is_free_cached_or_held_as_often_as_it_has_holders(self):

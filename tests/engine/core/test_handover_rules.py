@@ -248,7 +248,7 @@ def test_events_after_the_end_of_a_pull_change_nothing(end, late):
     tell[type(end)](end)
     before = (list(sequence.tokens), sequence.num_computed, list(sequence.blocks))
     assert not tell[type(late)](late)
-    assert (sequence.tokens, sequence.num_computed, sequence.blocks) == before
+    assert (sequence.tokens, sequence.num_computed, list(sequence.blocks)) == before
     assert scheduler.running == [sequence]
 
 
@@ -262,7 +262,7 @@ def test_a_pull_is_cancelled_once_at_its_time_and_given_up_when_nobody_confirms(
     assert scheduler.pool.used == 6  # its own 3, and the 3 that the peer may write to
     scheduler.pull_done(done())
     assert scheduler.pool.used == 3
-    assert (sequence.n_output, sequence.blocks == []) == (1, False)
+    assert (sequence.n_output, len(sequence.blocks) > 0) == (1, True)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def test_t16_the_first_request_has_blocks_1_to_4_and_the_second_shares_its_head(
     step(scheduler)
     second = scheduler.add(ask("b", [*HEAD, 7, 8], max_tokens=9))
     step(scheduler)
-    assert first.blocks == [1, 2, 3, 4]
-    assert second.blocks == [1, 2, 3, 5]
+    assert list(first.blocks) == [1, 2, 3, 4]
+    assert list(second.blocks) == [1, 2, 3, 5]
     assert [scheduler.pool.refs(block) for block in (1, 2, 3, 4, 5)] == [2, 2, 2, 1, 1]
 
 

@@ -82,7 +82,7 @@ def test_t1_a_request_ends_in_every_state_and_leaves_nothing(reach, reason):
     sequence = reach(scheduler)
     scheduler.abort("a", reason)
     scheduler.abort("a", reason)  # it has ended: no error
-    assert (sequence.state, sequence.reason, sequence.blocks) == (State.FINISHED, reason, [])
+    assert (sequence.state, sequence.reason, list(sequence.blocks)) == (State.FINISHED, reason, [])
     assert not scheduler.sequences
     assert not scheduler.waiting
     assert not scheduler.running
@@ -287,7 +287,7 @@ def test_t10_a_victim_that_was_given_its_block_in_this_step_gives_it_up_and_is_n
     assert [sequence.request_id for sequence in scheduler.running] == ["r0", "r1", "r2"]
     scheduled, emissions = step(scheduler)
     assert [s.request_id for s in scheduled.preempted] == ["r0"]
-    assert (victim.blocks, len(victim.tokens)) == ([], 17)
+    assert (list(victim.blocks), len(victim.tokens)) == ([], 17)
     assert names(scheduled) == ["r1", "r2"]
     assert [emission.sequence.request_id for emission in emissions] == ["r1", "r2"]
     assert (scheduled.plan.tokens, scheduler.pool.used) == (2, 4)

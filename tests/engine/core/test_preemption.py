@@ -32,7 +32,7 @@ def test_a_swapped_sequence_goes_on_where_it_was_with_all_of_its_blocks():
     sequence = decoding(scheduler)
     blocks, computed = list(sequence.blocks), sequence.num_computed
     scheduler._preempt(sequence)
-    assert (sequence.state, sequence.blocks, sequence.num_computed) == (
+    assert (sequence.state, list(sequence.blocks), sequence.num_computed) == (
         State.PREEMPTED, [], computed,
     )  # fmt: skip
     scheduler.pool.reset()  # the prefix cache gave its blocks to others

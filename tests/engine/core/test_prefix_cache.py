@@ -43,7 +43,7 @@ def hits_of(known, asked):
     blocks, _ = allocator()
     first = compute(blocks, sequence(known))
     hits = blocks.prefix_hits(sequence(asked))
-    assert hits == first.blocks[: len(hits)]
+    assert hits == list(first.blocks[: len(hits)])
     return len(hits)
 
 
@@ -90,8 +90,8 @@ def test_generated_text_is_found_as_if_it_had_been_a_prompt():
             blocks.grow(one)
         one.num_computed = len(one.tokens)
         blocks.commit(one)
-    assert blocks.prefix_hits(sequence("aaaabbbbcd")) == one.blocks[:2]
-    assert blocks.prefix_hits(sequence("aaaabbXXcd")) == one.blocks[:1]
+    assert blocks.prefix_hits(sequence("aaaabbbbcd")) == list(one.blocks[:2])
+    assert blocks.prefix_hits(sequence("aaaabbXXcd")) == list(one.blocks[:1])
 
 
 def test_a_text_that_was_computed_twice_keeps_its_first_blocks_and_frees_the_others():
@@ -102,7 +102,7 @@ def test_a_text_that_was_computed_twice_keeps_its_first_blocks_and_frees_the_oth
     for one in (first, second):
         one.num_computed = 9
         blocks.commit(one)
-    assert blocks.prefix_hits(sequence("aaaabbbbc")) == first.blocks[:2]
+    assert blocks.prefix_hits(sequence("aaaabbbbc")) == list(first.blocks[:2])
     blocks.release(second)
     assert (pool.free, pool.cached, pool.used) == (5, 0, 3)
     blocks.release(first)
@@ -154,7 +154,7 @@ def test_growth_is_what_the_admitted_may_still_ask_for(
         assert len(one.blocks) == -(-prompt // SIZE) + 1
         assert blocks.growth_blocks == growth
     blocks.release(one)
-    assert (one.blocks, one.committed, blocks.growth_blocks) == ([], 0, 1)
+    assert (list(one.blocks), one.committed, blocks.growth_blocks) == ([], 0, 1)
     blocks.release(one)  # it has none
     assert (blocks.growth_blocks, pool.used) == (1, 2)
     blocks.release(other)

@@ -15,7 +15,7 @@ from argosy_engine.core.capacity import (
 )
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
 from argosy_engine.core.limits import Limits, Refusal
-from argosy_engine.core.request import NewRequest
+from argosy_engine.core.request import NewRequest, to_table
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput, flatten
@@ -252,8 +252,18 @@ def test_a_flat_batch_addresses_each_token_in_its_block():
     flat = flatten(scheduler.schedule(0.0).plan)
     assert flat.token_ids == [10, 11, 12, 13, 14, 15]
     assert flat.slot_mapping == [4, 5, 6, 7, 8, 9]
-    assert (flat.cu_q, flat.kv_lens, flat.block_tables) == ([0, 6], [6], [[1, 2]])
+    assert (flat.cu_q, flat.kv_lens, flat.block_tables) == ([0, 6], [6], [to_table([1, 2])])
     assert (flat.sample_rows, flat.sample_positions) == ([5], [6])
+
+
+def test_the_tables_of_a_flat_batch_lie_one_after_another():
+    scheduler = make(size=4)
+    for name, tokens in (("a", 6), ("b", 1), ("c", 9)):
+        scheduler.add(ask(name, tokens))
+    flat = flatten(scheduler.schedule(0.0).plan)
+    joined = memoryview(flat.joined_tables()).cast("i").tolist()
+    assert flat.table_starts == [0, 2, 3, 6]
+    assert joined == [1, 2, 3, 4, 5, 6]
 
 
 WORK = st.lists(

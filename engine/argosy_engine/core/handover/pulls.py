@@ -199,7 +199,7 @@ class Pulls:
             written = sequence.blocks[sequence.committed :]
             self._pool.take(written)
             pull.move(PullState.LOST)
-            self._lost[sequence.request_id, sequence.request.attempt] = written
+            self._lost[sequence.request_id, sequence.request.attempt] = list(written)
         return [pull.sequence for pull in late]
 
     def _of(self, event: PullEvent) -> _Pull | None:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
+from argosy_engine.core.request import BlockTable
 from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.step import Copies, FlatBatch
 
@@ -181,7 +182,7 @@ class PagedPool:
     def _without_the_past(self, flat: FlatBatch, window: int) -> FlatBatch:
         """Tables and lengths that begin at the first block that a token of the step sees."""
         size = self.shape.block_size
-        tables: list[list[int]] = []
+        tables: list[BlockTable] = []
         lengths: list[int] = []
         for index, table in enumerate(flat.block_tables):
             start = flat.kv_lens[index] - (flat.cu_q[index + 1] - flat.cu_q[index])
@@ -221,14 +222,18 @@ class PagedPool:
             bias.repeat_interleave(self.shape.kv_heads, dim=0).unsqueeze(1),
         )
 
-    def _gather_rows(self, tables: Sequence[list[int]], width: int) -> torch.Tensor:
+    def _gather_rows(self, tables: Sequence[BlockTable], width: int) -> torch.Tensor:
         """Order [K, V][sequence][kv head][block]: what bmm wants, without a copy in between."""
-        padded = [table + [NULL_BLOCK] * (width - len(table)) for table in tables]
-        blocks = self._ids(padded) * (self.shape.layers * 2 * self.shape.kv_heads)
+        padded = np.full((len(tables), width), NULL_BLOCK, np.int64)
+        for row, table in zip(padded, tables, strict=True):
+            row[: len(table)] = table
+        blocks = torch.from_numpy(padded).to(self.device) * (
+            self.shape.layers * 2 * self.shape.kv_heads
+        )
         rows = self._head_rows.view(2, 1, -1, 1) + blocks.view(1, len(tables), 1, width)
         return rows.reshape(-1)
 
-    def _ids(self, values: Sequence[int] | Sequence[list[int]]) -> torch.Tensor:
+    def _ids(self, values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
 
     # -------------------------------------------------------------- once a layer

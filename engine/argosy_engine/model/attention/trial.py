@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from argosy_engine.core.request import Chunk
+from argosy_engine.core.request import Chunk, to_table
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import FlatBatch, StepPlan, flatten
 from argosy_engine.model.attention.between import Between, Fused, Plain
@@ -125,7 +125,7 @@ def _step(size: int) -> tuple[FlatBatch, int]:
             Chunk(
                 request_id="",
                 tokens=[0] * (start + count),
-                block_table=list(range(end - 1, end - 1 - held, -1)),
+                block_table=to_table(range(end - 1, end - 1 - held, -1)),
                 start=start,
                 count=count,
                 samples=False,

@@ -8,10 +8,10 @@ import importlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from argosy_engine.core.step import FlatBatch
@@ -51,7 +51,7 @@ class Staging:
         self._host = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
         self._there = torch.zeros(size, dtype=torch.int32, device=self._device)
 
-    def send(self, arrays: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    def send(self, arrays: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> list[torch.Tensor]:
         """Each array as int32 on the device."""
         if self._copied is not None:
             self._copied.synchronize()  # the host buffer may be on its way yet
@@ -64,7 +64,7 @@ class Staging:
             self._grow(max(end, 2 * len(self._host)))
         host = self._host.numpy()
         for start, size, array in zip(starts, sizes, arrays, strict=True):
-            host[start : start + size] = np.fromiter(array, np.int32, size)
+            host[start : start + size] = array
         self._there[:end].copy_(self._host[:end], non_blocking=True)
         if self._copied is not None:
             self._copied.record()
@@ -167,8 +167,6 @@ class TritonPool(PagedPool):
             begins = range(0, count, tokens)
             sequences.extend([index] * len(begins))
             firsts.extend(begins)
-        tables = flat.block_tables
-        begins_of_tables = [0, *accumulate(len(table) for table in tables[:-1])]
         sent = self._staging.send(
             [
                 flat.token_ids,
@@ -177,8 +175,8 @@ class TritonPool(PagedPool):
                 flat.slot_mapping,
                 flat.cu_q,
                 flat.kv_lens,
-                begins_of_tables,
-                list(chain.from_iterable(tables)),
+                flat.table_starts[:-1],
+                np.frombuffer(flat.joined_tables(), np.int32),
                 sequences,
                 firsts,
                 singles,

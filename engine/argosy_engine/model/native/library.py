@@ -8,7 +8,6 @@ fills one keeps the arrays.
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +74,10 @@ class _BatchFields(Structure):
 
 
 class Batch:
-    """One step's lists as arrays (see `core.step.FlatBatch`); `logits` [S, vocab] is written."""
+    """One step's lists as arrays (see `core.step.FlatBatch`); `logits` [S, vocab] is written.
+
+    `tables` are the joined ones.
+    """
 
     def __init__(
         self,
@@ -85,15 +87,15 @@ class Batch:
         slots: Sequence[int],
         first: Sequence[int],
         lengths: Sequence[int],
-        tables: Sequence[Sequence[int]],
+        tables: bytes,
+        table_starts: Sequence[int],
         sampled: Sequence[int],
         logits: Array,
     ) -> None:
-        flat = np.fromiter(chain.from_iterable(tables), np.int32)
-        at = np.cumsum([0, *map(len, tables)], dtype=np.int32)
         short = [np.asarray(values, np.int32) for values in (ids, positions, first, lengths)]
         arrays: tuple[Array, ...] = (*short[:2], np.asarray(slots, np.int64), *short[2:])
-        arrays += (flat, at, np.asarray(sampled, np.int32), logits)
+        blocks, at = np.frombuffer(tables, np.int32), np.asarray(table_starts, np.int32)
+        arrays += (blocks, at, np.asarray(sampled, np.int32), logits)
         self._kept = arrays
         counts = (len(ids), len(lengths), len(sampled))
         self.fields = _BatchFields(*counts, *(array.ctypes.data for array in arrays))

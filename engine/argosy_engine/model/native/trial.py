@@ -97,14 +97,15 @@ def _step(library: Library, model: ModelFields, start: int, count: int) -> npt.N
     """Logits of the last of `count` tokens of one sequence."""
     logits = np.empty((1, _VOCAB), np.float32)
     positions = range(start, start + count)
-    table = [3, 1, 4, 2]
+    table = np.array([3, 1, 4, 2], np.int32)
     batch = Batch(
         ids=[position % _VOCAB for position in positions],
         positions=positions,
         slots=[table[position // _BLOCK] * _BLOCK + position % _BLOCK for position in positions],
         first=[0, count],
         lengths=[start + count],
-        tables=[table],
+        tables=table.tobytes(),
+        table_starts=[0, len(table)],
         sampled=[count - 1],
         logits=logits,
     )

@@ -22,7 +22,7 @@ import torch
 
 from argosy.model_config import DecoderSpec, ModelSpec
 from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
-from argosy_engine.core.request import Chunk
+from argosy_engine.core.request import Chunk, to_table
 from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import StepPlan
@@ -86,7 +86,7 @@ def largest_step(config: EngineConfig, context: int) -> StepPlan:
     most = config.step_tokens(on_cpu=False) or MOST_AUTO_TOKENS
     sequences = max(1, min(config.max_num_seqs, most))
     prompt = max(1, min(most - (sequences - 1), context - 1))
-    table = [NULL_BLOCK] * (-(-context // config.block_size))
+    table = to_table([NULL_BLOCK] * (-(-context // config.block_size)))
     tokens = [0] * context
     # Filters and log probabilities copy the logits.
     sampling = SamplingParams(max_tokens=1, top_p=0.95, logprobs=20)

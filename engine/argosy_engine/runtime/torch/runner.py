@@ -14,7 +14,7 @@ import torch
 
 from argosy.model_config import DecoderSpec
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.request import Chunk
+from argosy_engine.core.request import Chunk, to_table
 from argosy_engine.core.runner import NULL_BLOCK, HostBlocks, KvLayout, Launcher
 from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
 from argosy_engine.core.step import Copies, FlatBatch, StepOutput, StepPlan, flatten
@@ -166,7 +166,7 @@ class TorchRunner:
         """Run a prompt and a decode in the null block: chooses kernels and touches pages."""
         size = self._pool.shape.block_size
         count = min(_WARM_UP_TOKENS, self.max_model_len - 1)
-        table = [NULL_BLOCK] * (count // size + 2)
+        table = to_table([NULL_BLOCK] * (count // size + 2))
         for start, tokens in ((0, count), (count, 1)):
             chunk = Chunk(
                 request_id="warm-up",

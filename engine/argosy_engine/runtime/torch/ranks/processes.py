@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.request import to_table
 from argosy_engine.core.step import Copies, FlatBatch
 from argosy_engine.errors import EngineError, LoadError, RankLostError
 from argosy_engine.runtime.machine import allowed_threads
@@ -71,7 +72,7 @@ def pack_step(flat: FlatBatch) -> Numbers:
     """What the model and its KV pool read of a step; the draw is rank 0's alone."""
     tables = flat.block_tables
     sizes = (len(flat.token_ids), len(tables), len(flat.sample_rows))
-    return _concatenate(
+    head = _concatenate(
         sizes,
         flat.token_ids,
         flat.positions,
@@ -80,8 +81,8 @@ def pack_step(flat: FlatBatch) -> Numbers:
         flat.kv_lens,
         [len(table) for table in tables],
         flat.sample_rows,
-        list(chain.from_iterable(tables)),
     )
+    return np.concatenate([head, np.frombuffer(flat.joined_tables(), np.int32)])
 
 
 def step_of(numbers: Numbers) -> FlatBatch:
@@ -98,7 +99,7 @@ def step_of(numbers: Numbers) -> FlatBatch:
         slot_mapping=parts[2],
         cu_q=parts[3],
         kv_lens=parts[4],
-        block_tables=[blocks[a:b] for a, b in pairwise(bounds)],
+        block_tables=[to_table(blocks[a:b]) for a, b in pairwise(bounds)],
         sample_rows=parts[6],
         sample_positions=[],
         sampling=[],
