@@ -14,6 +14,7 @@ from argosy import logs
 from argosy_engine.config import (
     BatchingName,
     CapacityPolicyName,
+    Dtype,
     EngineConfig,
     PreemptionModeName,
 )
@@ -171,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--role", default="colocated", choices=("colocated", "prefill", "decode"))
     option("--role-file", help="file that says prefill or decode; it may change while serving")
     option("--load-format", default="auto", choices=("auto", "dummy", "sim"))
-    option("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    option("--dtype", default="auto", choices=get_args(Dtype))
     option(
         "--compute",
         default="auto",

@@ -22,6 +22,10 @@ Compute = Literal["auto", "native", "torch"]
 does not start where no library works. torch: PyTorch's operators alone. auto: native on a CPU where
 a library works, else torch, on a GPU with the Triton kernels where they work."""
 
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+"""Type of the numbers in computation and of the KV. auto: the checkpoint's type on a GPU. On a CPU
+bfloat16 where that is the faster type and the checkpoint is not float32, else float32."""
+
 Quantization = Literal["none", "int8"]
 """int8: the native step holds the matrices as 8-bit integers, rounded when they are loaded, and
 rounds what they are multiplied with at each step. Embedding, norms and KV keep their type."""
@@ -67,7 +71,7 @@ class EngineConfig:
     load_format: Literal["auto", "dummy", "sim"] = "auto"
     """dummy: random weights of the model's shape. sim: no model, a timing profile."""
 
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    dtype: Dtype = "auto"
 
     compute: Compute = "auto"
 

@@ -31,9 +31,9 @@ from local.weights.tiny import write_tiny  # noqa: E402
 
 CPU = torch.device("cpu")
 LAYERS = 2
-CLOSE = {torch.float32: 5e-6, torch.bfloat16: 4e-2}
+CLOSE = {torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 """Of outputs of about 1. The interpreter cuts bfloat16 off, where a GPU rounds."""
-TYPES = [torch.float32, torch.bfloat16]
+TYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
 def plan(tables, work, size):
@@ -343,7 +343,7 @@ for name, constants in CONSTANTS.items():
 """
 
 
-@pytest.mark.parametrize(("element", "arch"), [("bf16", 90), ("fp32", 80)])
+@pytest.mark.parametrize(("element", "arch"), [("bf16", 90), ("fp16", 80), ("fp32", 80)])
 def test_the_compiler_makes_gpu_code_of_each_kernel(tmp_path, element, arch):
     """The interpreter takes more of Python than the compiler does. It needs no GPU."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

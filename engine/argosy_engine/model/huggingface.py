@@ -129,8 +129,9 @@ _ROPES = {"default", "linear", "llama3", "yarn", "proportional"}
 """The others (dynamic, longrope) turn a token by how long the batch around it is."""
 _OF_ALL_LAYERS = {"head_dim", "hidden_size", "num_attention_heads", "num_key_value_heads"}
 _TRIAL_BLOCK, _TRIAL_CHUNKS = 4, (6, 5, 1, 1)
-_CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.05}
-"""Relative error of the trial's logits, as the root of the mean square."""
+_CLOSE = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.05}
+"""Relative error of the trial's logits, as the root of the mean square. That of float16 is as
+large: a rounding that has a token choose another expert changes much in either."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from argosy_engine.model.attention.between import Between, Fused, Plain
 from argosy_engine.model.attention.paged import HeadNorms, PagedPool, PoolShape
 from argosy_engine.model.attention.triton_pool import TritonPool
 
-_CLOSE = {"float32": 1e-3, "bfloat16": 6e-2}
+_CLOSE = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 6e-2}
 """Of outputs of about 1."""
 _WORK = ((600, 1), (0, 1), (37, 20), (0, 70))
 """(start, count) of each sequence; the first has keys for three splits."""
@@ -42,7 +42,7 @@ class Wish:
     qk_norm: bool
     """Heads of Q and K are normed."""
     dtype: str
-    """float32 | bfloat16"""
+    """float32 | float16 | bfloat16"""
     device: str = "cuda"
 
 

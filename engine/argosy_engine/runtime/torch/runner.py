@@ -50,6 +50,7 @@ from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.hf_tokenizer import HfTokenizer
 
 _LAYOUT_VERSION = 1
+_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _WARM_UP_TOKENS = 64
 _ALL_EXCLUDED = (
     "no token can follow: allowed_token_ids, bad_words, min_tokens or what the answer must match "
@@ -87,7 +88,7 @@ def load(
         loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=_execute)
         trunk: AnyTrunk | LeadingTrunk = loaded.trunk
     else:
-        decided = replace(config, dtype="float32" if dtype == torch.float32 else "bfloat16")
+        decided = replace(config, dtype=_name(dtype))  # type: ignore[arg-type]
         loaded, trunk = _load_with(ranks, decided, source, device, isa)
     runner = TorchRunner(
         trunk,
@@ -201,6 +202,8 @@ class TorchRunner:
             drawn = Drawn(logits, flat.sampling)
             masks, failed = making.result() if making is not None else ({}, {})
             if not all(params.plain for params in flat.sampling):
+                if logits.dtype is torch.float16:  # a penalty may go beyond its 65,504
+                    logits = logits.float()
                 sampling = may_end(flat.sampling, masks, self.eos_token_ids)
                 self._exclusions.apply_(logits, sampling, flat.histories, flat.n_prompts)
                 self._penalties.apply_(
@@ -344,13 +347,17 @@ def _settle(config: EngineConfig, device: torch.device) -> Cpu | None:
 def _dtype(
     config: EngineConfig, spec: DecoderSpec, cpu: Cpu | None, native: Native | None
 ) -> torch.dtype:
-    """auto: the checkpoint's type, but float32 on a CPU where bfloat16 is not faster."""
+    """auto: the checkpoint's type, on a CPU float32 or, where that is faster, bfloat16.
+
+    A CPU has no float16 of its own accord: few multiply it, and the native step does not. float32
+    holds its numbers, and bfloat16 is what vLLM takes for them there, too.
+    """
     if native:
         cpu = Cpu(native.name, bfloat16_faster=native.multiplies_bfloat16)
     if config.dtype == "bfloat16" and cpu and not cpu.bfloat16_works:
         raise LoadError("BadArgument", "bfloat16 does not work on this CPU: set --dtype float32")
     if config.dtype != "auto":
-        return torch.float32 if config.dtype == "float32" else torch.bfloat16
+        return _TORCH[config.dtype]
     if spec.dtype == "float32" or (cpu and not cpu.bfloat16_faster):
         return torch.float32
-    return torch.bfloat16
+    return torch.float16 if spec.dtype == "float16" and cpu is None else torch.bfloat16

@@ -97,6 +97,12 @@ def open_library(
         return None
     if (asked or int8) and device.type != "cpu":
         raise LoadError("BadArgument", f"{option}: a GPU computes here; leave it out")
+    if config.dtype == "float16" and (asked or int8):
+        raise LoadError(
+            "BadArgument",
+            f"{option}: the native step computes float32 and bfloat16; say --dtype bfloat16, or "
+            "leave the option out",
+        )
     if config.compute == "torch" and int8:
         raise LoadError(
             "BadArgument",
@@ -104,6 +110,9 @@ def open_library(
             "native, or leave it out",
         )
     if config.compute == "torch" or device.type != "cpu":
+        return None
+    if config.dtype == "float16":
+        log.info("torch computes float16: the native step has float32 and bfloat16")
         return None
     name = choose()
     if name is None and not asked and not int8:

@@ -262,9 +262,9 @@ class Engine(ApiModel):
     image: ImageName | None = None
     """The engine's image. Default: the image that the operator was installed with. The types vllm
     and sglang have no default: write the release that you run."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Type of the model's numbers in computation: float32, bfloat16, or auto. Default auto: the
-    type that the weights are stored in."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the model's numbers in computation: float32, bfloat16, float16, or auto. Default
+    auto: the type that the weights are stored in; on a CPU float32 or bfloat16, the faster one."""
     max_model_len: Annotated[int, within("engine.maxModelLen")] | None = None
     """Most tokens of one request, prompt and answer together. Default: the limit in the model's
     config."""

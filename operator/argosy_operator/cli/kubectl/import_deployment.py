@@ -63,7 +63,7 @@ _LEFT_OUT = {
     "--shutdown-timeout": "it follows from spec.drain.timeout",
 }
 _ADAPTERS = "--lora-modules"
-_DTYPES = ("auto", "float32", "bfloat16")
+_DTYPES = ("auto", "float32", "bfloat16", "float16")
 _OF_POD = (
     *("nodeSelector", "tolerations", "affinity", "imagePullSecrets", "runtimeClassName"),
     *("priorityClassName", "schedulerName", "serviceAccountName", "securityContext"),
