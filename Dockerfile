@@ -45,9 +45,18 @@ RUN --mount=type=bind,from=build,target=/build SSL_CERT_FILE=${CA} /build/requir
 USER 65532:65532
 CMD ["fetch", "run"]
 
-FROM base AS engine
+FROM base AS engine-packages
 ARG CA=/etc/ssl/certs/ca-certificates.crt
 RUN --mount=type=bind,from=build,target=/build SSL_CERT_FILE=${CA} /build/requirements/install.sh engine.txt
+
+# Triton compiles a C file of its own when it meets a GPU: here, so that the image needs no compiler.
+FROM engine-packages AS triton
+RUN apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev python3-dev
+RUN mkdir -p /opt/argosy/lib/argosy && python -m argosy_engine.model.attention.driver
+
+FROM engine-packages AS engine
+COPY --from=triton /opt/argosy/lib/argosy /opt/argosy/lib/argosy
 USER 65532:65532
 CMD ["engine", "serve"]
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from argosy_engine.core.step import FlatBatch
+from argosy_engine.model.attention.driver import use_built
 from argosy_engine.model.attention.paged import HeadNorms, PagedBatch, PagedPool, PoolShape
 
 _ALIGNED = 16
@@ -145,6 +146,7 @@ class TritonPool(PagedPool):
     ) -> None:
         """`heads` are the query heads. ImportError without triton; else as `PagedPool`."""
         super().__init__(shape, dtype, device)
+        use_built()
         self._kernels: Any = importlib.import_module("argosy_engine.model.attention.triton_kernels")
         self.group = heads // shape.kv_heads
         self.tiles = tiles(self.group, shape.head_dim, dtype.itemsize)

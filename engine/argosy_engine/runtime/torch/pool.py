@@ -1,7 +1,7 @@
 """Which KV pool an engine computes on, and how many blocks it has.
 
 The Triton kernels are tried in a child process before this one touches the GPU. No version is asked
-for: a Triton that is missing, finds no compiler, compiles for another GPU or computes something
+for: a Triton that is missing, cannot compile, compiles for another GPU or computes something
 else fails the trial, and torch computes in their place. Attention, norms and gates fall back
 together: a trunk has fused norms where its pool is a `TritonPool`.
 
@@ -198,8 +198,8 @@ def choose_pool(
     if end:
         log.warning(
             "the Triton kernels fail on this GPU (%s): torch computes instead, which is slower; "
-            "Triton needs a C compiler in the image, or CC to name one, and a HOME that is "
-            "writable; --compute torch leaves this trial out",
+            "Triton needs a HOME that it can write to, and in other images than the engine's own a "
+            "C compiler, or CC to name one; --compute torch leaves this trial out",
             end,
         )
         return PagedPool
