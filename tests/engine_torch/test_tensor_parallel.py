@@ -162,7 +162,8 @@ def logits_of(runner):
 
 def texts_of(runner, config):
     """(texts of four requests, every second one sampled; how many preempted ones were swapped)."""
-    block_gib = runner.kv_layout().block_bytes / (1 << 30)
+    layout = runner.kv_layout()
+    block_gib = layout.block_bytes * layout.copies / (1 << 30)
     config = config_of(
         config.model,
         config.tensor_parallel_size,
@@ -305,9 +306,6 @@ def test_sizes_that_do_not_divide_are_refused_with_the_sizes(tmp_path):
     [
         ({"compute": "native"}, "--compute native is for engines of one rank"),
         ({"compute": "auto", "quantization": "int8"}, "--quantization int8 is for"),
-        ({"role": "prefill"}, "--role prefill is for engines of one rank"),
-        ({"role": "decode"}, "--role decode is for engines of one rank"),
-        ({"role_file": "/role"}, "--role-file is for engines of one rank"),
     ],
 )
 def test_what_only_one_rank_does_is_refused_by_name(tmp_path, options, named):

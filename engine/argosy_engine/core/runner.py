@@ -35,7 +35,7 @@ class KvLayout:
     """Usable blocks; the runner holds one more, NULL_BLOCK."""
 
     block_bytes: int
-    """Bytes of a block, as counted in metrics."""
+    """Bytes of a block, as counted in metrics: each KV head once."""
 
     wire_block_bytes: int
     """Bytes of a block in `outgoing`; 0 for the timing model, which has none."""
@@ -45,6 +45,10 @@ class KvLayout:
 
     tp: int = 1
     """Tensor-parallel ranks that the KV heads are split over."""
+
+    copies: int = 1
+    """Ranks that hold the same KV head: several where there are fewer heads than ranks. The memory
+    of a block is `block_bytes * copies`."""
 
     simulated_bytes_per_s: float | None = None
     """Set for the timing model: a pull of n blocks lasts at least n · block_bytes / this."""

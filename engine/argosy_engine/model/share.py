@@ -53,12 +53,17 @@ class Share:
         part = size // self.ranks
         return slice(self.rank * part, (self.rank + 1) * part)
 
-    def of_kv(self, spec: ModelSpec) -> slice:
-        """Rows of k and of v. Where there are fewer heads than ranks, several ranks hold one."""
+    def kv_heads(self, spec: ModelSpec) -> slice:
+        """KV heads. Where there are fewer heads than ranks, several ranks hold one."""
         if spec.kv_heads >= self.ranks:
-            return self.of(spec.kv_size)
+            return self.of(spec.kv_heads)
         head = self.rank * spec.kv_heads // self.ranks
-        return slice(head * spec.head_dim, (head + 1) * spec.head_dim)
+        return slice(head, head + 1)
+
+    def of_kv(self, spec: ModelSpec) -> slice:
+        """Rows of k and of v."""
+        heads = self.kv_heads(spec)
+        return slice(heads.start * spec.head_dim, heads.stop * spec.head_dim)
 
     def head_rows(self, vocab: int) -> int:
         """Rows of the head that each rank computes; the last ones may be of no token."""

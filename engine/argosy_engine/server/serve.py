@@ -275,7 +275,8 @@ def _host_slots(config: EngineConfig, runner: Runner) -> int:
     """Blocks that `--swap-space` holds."""
     if config.preemption_mode == "recompute":
         return 0
-    return int(config.swap_space * (1 << 30)) // runner.kv_layout().block_bytes
+    layout = runner.kv_layout()
+    return int(config.swap_space * (1 << 30)) // (layout.block_bytes * layout.copies)
 
 
 def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:

@@ -20,7 +20,7 @@ from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
 from argosy_engine.core.step import Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.core.tokenizer import Grammars, Tokenizer
 from argosy_engine.errors import LoadError
-from argosy_engine.model.attention.carrier import carrier_of
+from argosy_engine.model.attention.carrier import Carrier, carrier_of
 from argosy_engine.model.attention.paged import HostKv, PagedPool
 from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.share import Share
@@ -33,6 +33,7 @@ from argosy_engine.runtime.torch.logits import Exclusions, Masks, Penalties, mas
 from argosy_engine.runtime.torch.logprobs import Drawn, rank_prompt, split
 from argosy_engine.runtime.torch.pool import Gauge
 from argosy_engine.runtime.torch.ranks.group import LeadingTrunk, RankGroup, listen
+from argosy_engine.runtime.torch.ranks.kv import JoinedCarrier
 from argosy_engine.runtime.torch.ranks.processes import Kind, Ranks, pack_copies
 from argosy_engine.runtime.torch.sampler import NO_NUMBER, columns, lost_rows, sample
 from argosy_engine.runtime.torch.sources import (
@@ -155,7 +156,9 @@ class TorchRunner:
         self.sampling_defaults = sampling_defaults
         self.max_model_len = max_model_len
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
-        self._carrier = carrier_of(pool.memory.view(torch.uint8))
+        self._carrier: Carrier = carrier_of(pool.memory.view(torch.uint8))
+        if isinstance(trunk, LeadingTrunk):
+            self._carrier = JoinedCarrier(self._carrier, trunk.ranks, pool, trunk.spec)
         self._layout = _layout(
             trunk.spec, pool, name, 1 if self._ranks is None else self._ranks.size
         )
@@ -183,11 +186,14 @@ class TorchRunner:
 
     def execute(self, plan: StepPlan) -> StepOutput:
         began = time.perf_counter()
-        out = self._run(plan)
-        if not self.on_cpu:
-            # A step that draws nothing is still running. Its blocks may leave from now on, and the
-            # carrier's stream does not wait for this one.
-            torch.cuda.current_stream(self._pool.device).synchronize()
+        try:
+            out = self._run(plan)
+            if not self.on_cpu:
+                # A step that draws nothing is still running. Its blocks may leave from now on, and
+                # the carrier's stream does not wait for this one.
+                torch.cuda.current_stream(self._pool.device).synchronize()
+        finally:
+            self._finish()
         return replace(out, busy_s=time.perf_counter() - began)
 
     def _run(self, plan: StepPlan) -> StepOutput:
@@ -253,11 +259,18 @@ class TorchRunner:
         if self._ranks is not None:
             self._ranks.send(Kind.TO_HOST, pack_copies(copies))
         self._host.take(copies)
+        self._finish()
 
     def from_host(self, copies: Copies) -> None:
         if self._ranks is not None:
             self._ranks.send(Kind.FROM_HOST, pack_copies(copies))
         self._host.give(copies)
+        self._finish()
+
+    def _finish(self) -> None:
+        """This rank has done its part of what all were sent."""
+        if self._ranks is not None:
+            self._ranks.finish()
 
     def outgoing(self, block_ids: Sequence[int]) -> HostBlocks:
         return self._carrier.outgoing(block_ids)
@@ -268,6 +281,8 @@ class TorchRunner:
     def close(self) -> None:
         """End the threads; the end of the process frees everything else."""
         self._masks.close()
+        if isinstance(self._carrier, JoinedCarrier):
+            self._carrier.close()
         if isinstance(self.trunk, NativeTrunk | LeadingTrunk):
             self.trunk.close()
 
@@ -315,7 +330,7 @@ def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:
 
 def _layout(spec: DecoderSpec, pool: PagedPool, name: str, ranks: int) -> KvLayout:
     shape = pool.shape
-    size = shape.block_elements * pool.memory.element_size()
+    size = shape.block_elements // shape.kv_heads * spec.kv_heads * pool.memory.element_size()
     dtype = _name(pool.memory.dtype)
     return KvLayout(
         fingerprint=(
@@ -324,10 +339,11 @@ def _layout(spec: DecoderSpec, pool: PagedPool, name: str, ranks: int) -> KvLayo
         ),
         block_size=shape.block_size,
         num_blocks=shape.blocks - 1,
-        block_bytes=size * ranks,
+        block_bytes=size,
         wire_block_bytes=size,
         dtype=dtype,
         tp=ranks,
+        copies=max(1, ranks // spec.kv_heads),
     )
 
 

@@ -2,19 +2,28 @@
 
 import os
 import socket
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from argosy_engine.model.attention.carrier import carrier_of
 from argosy_engine.model.attention.paged import HostKv
 from argosy_engine.model.share import Share
 from argosy_engine.runtime.torch.ranks.group import RankGroup
+from argosy_engine.runtime.torch.ranks.kv import Done, answer
 from argosy_engine.runtime.torch.ranks.processes import Hello, Kind, copies_of, receive, step_of
 from argosy_engine.runtime.torch.sources import TrunkSource, device_of, load_model
 
 
-def follow(sock: socket.socket, hello: Hello) -> None:
-    """Load this rank's part and do what the frames say, until rank 0 ends. LoadError."""
+def follow(
+    sock: socket.socket, kv: socket.socket, hello: Hello, fail: Callable[[Exception], object]
+) -> None:
+    """Load this rank's part and do what the frames say, until rank 0 ends. LoadError.
+
+    A thread does what the frames on `kv` say; `fail` gets its error.
+    """
     config = hello.config
     if hello.isa:
         os.environ["ONEDNN_MAX_CPU_ISA"] = hello.isa
@@ -24,7 +33,17 @@ def follow(sock: socket.socket, hello: Hello) -> None:
     group = RankGroup(share.rank, share.ranks, device, port=hello.port)
     source = TrunkSource(Path(config.model), share)
     loaded = load_model(config, source, getattr(torch, config.dtype), device, None, group)
-    host = HostKv(loaded.pool)
+    host, done = HostKv(loaded.pool), Done()
+
+    def exchange() -> None:
+        try:
+            if device.type == "cuda":
+                torch.cuda.set_device(device)  # each thread has its own
+            answer(kv, carrier_of(loaded.pool.memory.view(torch.uint8)), done)
+        except Exception as error:  # whatever it is
+            fail(error)
+
+    threading.Thread(target=exchange, name="kv", daemon=True).start()
     while (frame := receive(sock)) is not None:
         kind, numbers = frame
         match kind:
@@ -36,3 +55,6 @@ def follow(sock: socket.socket, hello: Hello) -> None:
                 host.give(copies_of(numbers))
             case Kind.RESERVE:
                 host.reserve(int(numbers[0]))
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # KV is exchanged beside it
+        done.advance()

@@ -1,7 +1,8 @@
 """Starts the processes of ranks 1 and up, sends to them, and notices when one of them has died.
 
-Each has one socket to rank 0. When rank 0 closes it or dies, the rank ends. When a rank dies, the
-engine cannot compute: `on_lost` ends its process, and the pod starts anew.
+Each has two sockets to rank 0: one for what it computes, frame after frame, and one for KV that
+other engines exchange with this one (`kv`). When rank 0 closes the first or dies, the rank ends.
+When a rank dies, the engine cannot compute: `on_lost` ends its process, and the pod starts anew.
 
 A frame is its kind, its length, and its numbers of 32 bits in one array. The ranks are processes of
 one machine and one release, so the order of bytes is the machine's and there is no version.
@@ -47,6 +48,10 @@ class Kind(IntEnum):
     """Copy slots to blocks."""
     RESERVE = 4
     """Make a host pool of so many slots."""
+    SEND_KV = 5
+    """Send the bytes of blocks; on the socket for KV."""
+    TAKE_KV = 6
+    """Take the bytes of blocks, which follow; on the socket for KV."""
 
 
 Frame = tuple[Kind, Numbers]
@@ -155,8 +160,6 @@ def for_ranks(config: EngineConfig) -> EngineConfig:
     for wrong, instead in (
         (config.compute == "native" and "--compute native", "say --compute torch"),
         (config.quantization != "none" and "--quantization int8", "leave it out"),
-        (config.role != "colocated" and f"--role {config.role}", "say --role colocated"),
-        (config.role_file is not None and "--role-file", "leave it out"),
     ):
         if wrong:
             raise LoadError(
@@ -206,7 +209,8 @@ class Hello:
 class _Process:
     rank: int
     process: subprocess.Popen[bytes]
-    socket: socket.socket
+    frames: socket.socket
+    kv: socket.socket
 
 
 class Ranks:
@@ -219,6 +223,9 @@ class Ranks:
         the process.
         """
         self.size = size
+        self.done = 0
+        """Frames of which rank 0 has done its own part; see `finish`."""
+        self._sent = 0
         self._on_lost = on_lost
         self._closing = False
         self._error: EngineError | None = None
@@ -233,22 +240,32 @@ class Ranks:
         """Of ranks 1 and up."""
         return [one.process.pid for one in self._others]
 
+    @property
+    def kv_sockets(self) -> list[socket.socket]:
+        """To ranks 1 and up, in their order."""
+        return [one.kv for one in self._others]
+
     def greet(self, config: EngineConfig, *, port: int, isa: str) -> None:
         """Have them load the model and meet at `port`."""
         for one in self._others:
             hello = Hello(config=config, rank=one.rank, port=port, isa=isa)
             try:
-                one.socket.sendall(hello.line())
+                one.frames.sendall(hello.line())
             except OSError as error:
                 self.fail(error)
 
     def send(self, kind: Kind, numbers: Numbers) -> None:
         """The same frame to each; RankLostError if one is gone."""
+        self._sent += 1
         for one in self._others:
             try:
-                send(one.socket, kind, numbers)
+                send(one.frames, kind, numbers)
             except OSError as error:
                 self.fail(error)
+
+    def finish(self) -> None:
+        """Rank 0 has done what it sent until now. The others may still be at it."""
+        self.done = self._sent
 
     def fail(self, error: Exception) -> NoReturn:
         """This rank could not go on: the others wait for it, or one of them is why."""
@@ -261,19 +278,20 @@ class Ranks:
         self._closing = True
         for one in self._others:
             with contextlib.suppress(OSError):
-                one.socket.shutdown(socket.SHUT_RDWR)
+                one.frames.shutdown(socket.SHUT_RDWR)
         self._watcher.join()
         for one in self._others:
             _await_end(one.process)
-            one.socket.close()
+            one.frames.close()
+            one.kv.close()
 
     def _watch(self) -> None:
         poll = select.poll()
-        waiting = {one.socket.fileno(): one for one in self._others}
+        waiting = {one.frames.fileno(): one for one in self._others}
         for fd in waiting:
             poll.register(fd, select.POLLIN)
         ended = waiting[poll.poll()[0][0]]
-        last_words = _read_all(ended.socket)
+        last_words = _read_all(ended.frames)
         if not self._closing:
             self._lose(_cause(ended, last_words))
 
@@ -286,13 +304,14 @@ class Ranks:
 
 
 def _start(rank: int) -> _Process:
-    ours, theirs = socket.socketpair()
-    with theirs:
+    (ours, theirs), (our_kv, their_kv) = socket.socketpair(), socket.socketpair()
+    with theirs, their_kv:
+        fds = [theirs.fileno(), their_kv.fileno()]
         process = subprocess.Popen(  # noqa: S603 - our own program
-            [*PROGRAM, str(theirs.fileno())], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+            [*PROGRAM, *map(str, fds)], stdin=subprocess.DEVNULL, pass_fds=fds
         )
     log.info("rank %d is process %d", rank, process.pid)
-    return _Process(rank, process, ours)
+    return _Process(rank, process, ours, our_kv)
 
 
 def _cause(ended: _Process, last_words: bytes) -> EngineError:
