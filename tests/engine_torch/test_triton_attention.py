@@ -75,7 +75,7 @@ def pools(shape, dtype, group, rng):
     plain.memory.normal_()
     kernels = TritonPool(shape, dtype, CPU, heads=shape.kv_heads * group)
     # Several tiles and splits, even of short sequences; not many, since the interpreter is slow.
-    kernels.tiles = Tiles(32, 16, 16, kernels.tiles.width)
+    kernels.tiles = Tiles(32, 16, 16, 16, kernels.tiles.width)
     kernels.memory.copy_(plain.memory)
     return plain, kernels, [blocks[each * i : each * (i + 1)] for i in range(4)]
 
@@ -216,6 +216,31 @@ def test_a_row_has_the_same_bits_alone_and_beside_others(dtype, window):
         alone = attended(rows, plan([table], [(start, count)], 16))
         assert torch.equal(alone, together[rows])
         first += count
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_row_has_the_same_bits_whichever_keys_its_tile_masks(dtype):
+    """With fewer rows behind it in its tile, more keys are in the window of all of them."""
+    shape = PoolShape(blocks=21, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
+    _, kernels, (table, *_) = pools(shape, dtype, 2, random.Random(7))
+    q, kv, _ = heads_of(76, 2, shape, dtype)
+
+    def attended(count):
+        batch = kernels.prepare(plan([table], [(0, count)], 16))
+        kernels.write(0, batch, kv[:count])
+        return kernels.attend(0, batch, q[:count], 43)
+
+    assert torch.equal(attended(66), attended(76)[:66])
+
+
+def test_the_tiles_with_the_most_keys_are_computed_first():
+    shape = PoolShape(blocks=21, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
+    _, kernels, tables = pools(shape, torch.float32, 2, random.Random(1))
+    work = [(0, 40), (40, 30), (9, 1), (20, 2)]
+    batch = kernels.prepare(plan(tables, work, 16))
+    pairs = zip(batch.tile_sequences.tolist(), batch.tile_tokens.tolist(), strict=True)
+    firsts = [work[sequence][0] + token for sequence, token in pairs]
+    assert firsts == [56, 40, 32, 20, 16, 0]
 
 
 def test_a_number_that_is_none_stays_in_its_sequence():

@@ -24,9 +24,10 @@ from argosy_engine.model.attention.triton_pool import TritonPool
 
 _CLOSE = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 6e-2}
 """Of outputs of about 1."""
-_WORK = ((600, 1), (0, 1), (37, 20), (0, 70))
-"""(start, count) of each sequence; the first has keys for three splits."""
-_WINDOWS = (0, 33)
+_WORK = ((600, 1), (0, 1), (37, 20), (200, 90))
+"""(start, count) of each sequence; the first has keys for several splits."""
+_WINDOWS = (0, 33, 150)
+"""All keys, less than a tile's, and some tiles of keys that each row of a tile sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,27 +62,41 @@ def _product(a, b, WIDEN: tl.constexpr):
 def _fold_tile(
     q, scale, largest, total, sums, rows, reach, at, end, table, keys, values, block_stride,
     BLOCK: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, WIDEN: tl.constexpr,
+    MASK: tl.constexpr,
 ):  # fmt: skip
     """One tile of keys at positions `at`, of which those before `end` are loaded.
 
-    `rows` are the positions of the queries. A row sees the `reach` keys up to its own.
-    The online softmax, with powers of two: `scale` holds log2(e).
+    `rows` are the positions of the queries. With MASK a row sees the `reach` keys up to its own;
+    without, each row sees the whole tile. The online softmax, with powers of two: `scale` holds
+    log2(e) and is positive, so the largest score is scaled once, and the rest in exp2's own sum.
     """
-    here = at < end
-    block = tl.load(table + at // BLOCK, mask=here, other=0).to(tl.int64)
     dims = tl.arange(0, WIDTH)
-    there = here[:, None] & (dims[None, :] < DIM)
+    if MASK:
+        here = at < end
+        block = tl.load(table + at // BLOCK, mask=here, other=0).to(tl.int64)
+    else:
+        block = tl.load(table + at // BLOCK).to(tl.int64)
     place = (block * block_stride + at % BLOCK * DIM)[:, None] + dims[None, :]
-    k = tl.load(keys + place, mask=there, other=0.0)
-    v = tl.load(values + place, mask=there, other=0.0)
-    scores = _product(q, tl.trans(k), WIDEN) * scale
-    back = rows[:, None] - at[None, :]
-    seen = here[None, :] & (back >= 0) & (back < reach)
-    scores = tl.where(seen, scores, float("-inf"))
-    higher = tl.maximum(largest, tl.max(scores, 1))
-    # A row that has seen no key yet has -inf, and -inf less -inf is no number.
-    base = tl.where(higher == float("-inf"), 0.0, higher)
-    weights = tl.exp2(scores - base[:, None])
+    if MASK:
+        there = here[:, None] & (dims[None, :] < DIM)
+        k = tl.load(keys + place, mask=there, other=0.0)
+        v = tl.load(values + place, mask=there, other=0.0)
+    elif DIM < WIDTH:
+        k = tl.load(keys + place, mask=dims[None, :] < DIM, other=0.0)
+        v = tl.load(values + place, mask=dims[None, :] < DIM, other=0.0)
+    else:
+        k = tl.load(keys + place)
+        v = tl.load(values + place)
+    scores = _product(q, tl.trans(k), WIDEN)
+    if MASK:
+        back = rows[:, None] - at[None, :]
+        seen = here[None, :] & (back >= 0) & (back < reach)
+        scores = tl.where(seen, scores, float("-inf"))
+    higher = tl.maximum(largest, tl.max(scores, 1) * scale)
+    base = higher
+    if MASK:  # a row that has seen no key yet has -inf, and -inf less -inf is no number
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+    weights = tl.exp2(scores * scale - base[:, None])
     kept = tl.exp2(largest - base)
     total = total * kept + tl.sum(weights, 1)
     product = _product(weights.to(v.dtype), v, WIDEN)
@@ -96,7 +110,11 @@ def attend_rows(
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, KV head): ROWS // GROUP tokens of one sequence, their query heads as rows."""
+    """Program (tile, KV head): ROWS // GROUP tokens of one sequence, their query heads as rows.
+
+    Most keys of a long prompt are seen by all rows of a tile, and need no mask. A masked tile gives
+    the same bits, so that a row does not depend on the tile that it is in.
+    """
     sequence = tl.load(tile_sequences + tl.program_id(0))
     token = tl.load(tile_tokens + tl.program_id(0))
     kv_head = tl.program_id(1)
@@ -120,11 +138,26 @@ def attend_rows(
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, WIDTH], tl.float32)
-    for tile in range(oldest, end, KEYS):
+    # Free of masks: from the first key of the last row's window to the first row's own key.
+    free = tl.cdiv(tl.maximum(end - reach, 0), KEYS) * KEYS
+    free_end = tl.maximum((start + token + 1) // KEYS * KEYS, free)
+    for tile in range(oldest, tl.minimum(free, end), KEYS):
         at = tile + tl.arange(0, KEYS)
         largest, total, sums = _fold_tile(
             queries, scale, largest, total, sums, start + mine, reach, at, end,
-            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN,
+            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN, True,
+        )  # fmt: skip
+    for tile in range(free, free_end, KEYS):
+        at = tile + tl.arange(0, KEYS)
+        largest, total, sums = _fold_tile(
+            queries, scale, largest, total, sums, start + mine, reach, at, end,
+            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN, False,
+        )  # fmt: skip
+    for tile in range(free_end, end, KEYS):
+        at = tile + tl.arange(0, KEYS)
+        largest, total, sums = _fold_tile(
+            queries, scale, largest, total, sums, start + mine, reach, at, end,
+            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN, True,
         )  # fmt: skip
     total = tl.where(total == 0.0, 1.0, total)
     result = (sums / total[:, None]).to(out.dtype.element_ty)
@@ -170,7 +203,7 @@ def attend_splits(
         at = tile + tl.arange(0, KEYS)
         largest, total, sums = _fold_tile(
             queries, scale, largest, total, sums, rows, reach, at, end,
-            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN,
+            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN, True,
         )  # fmt: skip
     part = (single * (KV_HEADS * GROUP) + head) * SPLITS + tl.program_id(2)
     tl.store(largest_of + part, largest, mask=row < GROUP)

@@ -79,8 +79,8 @@ where it is compiled for an H100; an L4 has 99."""
 _SPLITS = 16
 """Of a decode's keys. With 8 KV heads one sequence then gives 128 programs, about an H200's 132
 multiprocessors."""
-_LEAST_TILES = 4
-"""Of a split: fewer cost more to join than they save."""
+_LEAST_TILES = 2
+"""Of a split: 64 keys of head dimension 128. Fewer cost more to join than they save."""
 _HEADS_WRITTEN = 16
 """By one program of the write."""
 _EVERYTHING = 1 << 30
@@ -98,6 +98,11 @@ class Tiles:
     """Of a decode: the heads of a group, padded."""
 
     keys: int
+    """Of a prompt's tile."""
+
+    single_keys: int
+    """Of a decode's tile: smaller, so that more of them are on their way at a time."""
+
     width: int
     """Head dimension, padded."""
 
@@ -107,7 +112,7 @@ def tiles(group: int, head_dim: int, itemsize: int) -> Tiles:
     width = max(16, _power_of_two(head_dim))
     keys = max(16, min(64, 2 * _TILE_BYTES // (width * itemsize * itemsize)))
     single = max(16, _power_of_two(group))
-    return Tiles(max(keys, single), single, keys, width)
+    return Tiles(max(keys, single), single, keys, max(16, keys // 2), width)
 
 
 def _power_of_two(number: int) -> int:
@@ -158,17 +163,17 @@ class TritonPool(PagedPool):
     def prepare(self, flat: FlatBatch) -> PagedBatch:
         """As `PagedPool.prepare`, by one copy; a batch is good until the next is prepared."""
         tokens = self.tiles.rows // self.group
-        sequences: list[int] = []
-        firsts: list[int] = []
+        work: list[tuple[int, int, int]] = []
         singles: list[int] = []
         for index in range(len(flat.kv_lens)):
             count = flat.cu_q[index + 1] - flat.cu_q[index]
             if count == 1:
                 singles.append(index)
                 continue
-            begins = range(0, count, tokens)
-            sequences.extend([index] * len(begins))
-            firsts.extend(begins)
+            start = flat.kv_lens[index] - count
+            work.extend((start + first, index, first) for first in range(0, count, tokens))
+        # The tiles with the most keys first: the last programs to begin are then short.
+        work.sort(reverse=True)
         sent = self._staging.send(
             [
                 flat.token_ids,
@@ -179,8 +184,8 @@ class TritonPool(PagedPool):
                 flat.kv_lens,
                 flat.table_starts[:-1],
                 np.frombuffer(flat.joined_tables(), np.int32),
-                sequences,
-                firsts,
+                [sequence for _, sequence, _ in work],
+                [first for _, _, first in work],
                 singles,
             ]
         )
@@ -261,7 +266,6 @@ class TritonPool(PagedPool):
             "BLOCK": shape.block_size,
             "DIM": shape.head_dim,
             "WIDTH": sizes.width,
-            "KEYS": sizes.keys,
             "WIDEN": self.device.type == "cpu",
             "num_stages": 2,
             "enable_fp_fusion": True,
@@ -269,13 +273,15 @@ class TritonPool(PagedPool):
         if len(batch.tile_tokens):
             work = (batch.tile_sequences, batch.tile_tokens)
             self._kernels.attend_rows[len(batch.tile_tokens), shape.kv_heads](
-                *queries, out, *pool, *tables, *work, *seen, ROWS=sizes.rows, **fixed
-            )
+                *queries, out, *pool, *tables, *work, *seen,
+                ROWS=sizes.rows, KEYS=sizes.keys, **fixed,
+            )  # fmt: skip
         if len(batch.singles):
             parts = self._parts(batch, q)
             self._kernels.attend_splits[len(batch.singles), shape.kv_heads, _SPLITS](
                 *queries, *parts, *pool, *tables, batch.singles, *seen,
-                ROWS=sizes.single_rows, SPLITS=_SPLITS, LEAST=_LEAST_TILES, **fixed,
+                ROWS=sizes.single_rows, KEYS=sizes.single_keys,
+                SPLITS=_SPLITS, LEAST=_LEAST_TILES, **fixed,
             )  # fmt: skip
             self._join(batch, parts, out)
         return out
