@@ -332,18 +332,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write one gpuType for both roles, or a size in engine.args, such as --block-size=64",
     ),
-    "weights over two GPUs in engines that hand KV over": (
-        {
-            "model": {"uri": "pvc://models/llama"},
-            "mode": "disaggregated",
-            "roles": {
-                "prefill": {"parallelism": {"tensor": 2}},
-                "decode": {"parallelism": {"tensor": 2}},
-            },
-        },
-        "bad",
-        "leave parallelism.tensor of prefill and decode out, or write mode: colocated",
-    ),
     "flips between pods that split KV heads differently": (
         {
             "mode": "disaggregated",

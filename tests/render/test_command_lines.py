@@ -87,7 +87,7 @@ def test_the_engine_understands_every_field_of_the_spec(role):
 @pytest.mark.parametrize(("role", "size"), [("prefill", 4), ("decode", 2)])
 def test_each_role_has_its_own_number_of_gpus_for_the_kv_heads(role, size):
     sizes = {"prefill": {"parallelism": {"tensor": 4}}, "decode": {"parallelism": {"tensor": 2}}}
-    split = fleet(model={"uri": "sim://x"}, mode="disaggregated", roles=sizes)
+    split = fleet(model={"uri": "pvc://models/llama"}, mode="disaggregated", roles=sizes)
     assert parse_engine(words(deployment(split, role))[2:]).tensor_parallel_size == size
     usual = words(deployment(fleet(), role))
     assert not any(word.startswith("--tensor-parallel-size") for word in usual)

@@ -233,16 +233,6 @@ class ServingDeploymentSpec(ApiModel):
             or any(re.match(_BLOCK_SIZE, arg) for arg in self.engine.args)
         )
 
-    def only_whole_kv_is_handed_over(self) -> bool:
-        simulated = self.model.uri.startswith("sim://")
-        roles = self.roles.prefill, self.roles.decode
-        return (
-            simulated
-            or self.engine.type != "argosy"
-            or self.mode != "disaggregated"
-            or all(role.parallelism.tensor == 1 for role in roles)
-        )
-
     def nixl_is_not_encrypted(self) -> bool:
         return self.kv_transfer.transport != "nixl" or self.security.tls is None
 
@@ -378,16 +368,6 @@ class ServingDeploymentSpec(ApiModel):
             message="vLLM chooses its block size by the GPU, and answers garbage where those of "
             "prefill and decode differ: write one gpuType for both roles, or a size in "
             "engine.args, such as --block-size=64",
-        ),
-        ValidationRule(
-            field=".roles",
-            cel="self.model.uri.startsWith('sim://') || self.engine.type != 'argosy' || "
-            "self.mode != 'disaggregated' || "
-            f"({_PREFILL}.parallelism.tensor == 1 && {_DECODE}.parallelism.tensor == 1)",
-            holds=only_whole_kv_is_handed_over,
-            message="engines on several GPUs do not exchange KV yet: leave parallelism.tensor of "
-            "prefill and decode out, or write mode: colocated; only simulated engines (sim://) "
-            "take more than 1",
         ),
         ValidationRule(
             field=".kvTransfer.transport",

@@ -75,9 +75,8 @@ class Parallelism(ApiModel):
 
     tensor: Annotated[int, within("roles.*.parallelism.tensor")] = 1
     """GPUs that a pod's engine splits the model's matrices and KV heads over; write as many in
-    resources.gpu. Default 1. In mode disaggregated Argosy's own engine takes another number only
-    where it is simulated (sim://), because it does not exchange KV over several GPUs yet. The
-    numbers of prefill and decode may differ, such as 4 and 8: one must divide the other."""
+    resources.gpu. Default 1. In mode disaggregated the numbers of prefill and decode may differ,
+    such as 4 and 8: one must divide the other."""
 
 
 class GpuProfile(ApiModel):
