@@ -61,8 +61,8 @@ def sender(lease, *, block_bytes=100, wire_block_bytes=0, **layout):
     return sending.KvSender(runner, lease, idle_s=1.0, min_bytes_per_s=8e6)
 
 
-def pull(first, count):
-    return Pull(ticket=TICKET, engine_epoch="e", first_block=first, n_blocks=count)
+def pull(first, count, **more):
+    return Pull(ticket=TICKET, engine_epoch="e", first_block=first, n_blocks=count, **more)
 
 
 class Connection:
@@ -193,6 +193,21 @@ async def test_simulated_kv_takes_the_time_of_its_size_and_is_counted_with_it():
     (sent,) = lease.observed
     assert sent["bytes_moved"] == 400
     assert 0.2 <= sent["seconds"] <= took_s + 1
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+async def test_each_of_several_connections_has_its_share_of_the_minimum_rate(
+    monkeypatch, connections
+):
+    asked = []
+    monkeypatch.setattr(sending, "transfer_s", lambda *given: asked.append(given) or 20.0)
+    async with Connection(sender(Lease())) as connection:
+        serving = connection.serve(pull(0, 3, connections=connections))
+        await runs(connection.peer)
+        connection.to_sender.close()
+        with pytest.raises(EOFError):
+            await serving
+    assert asked == [(300 * connections, 8e6)]
 
 
 async def test_after_the_kv_only_a_next_range_may_be_asked_for(prefill):

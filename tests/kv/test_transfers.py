@@ -17,7 +17,7 @@ from argosy_engine.core.handover import patience
 from argosy_engine.core.handover.messages import PullAlive, PullDone, PullFailed, PullJob, PullReady
 from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.transfer import fetch, puller
+from argosy_engine.transfer import connection, fetch, puller
 from argosy_engine.transfer.puller import Puller
 from argosy_engine.transfer.wire import Kind, encode_control
 from tests.kv.peers import ADMITTED, CLOSE, OPEN, TICKET, frame, liar
@@ -47,6 +47,7 @@ class Memory:
     """The part of a runner that a puller uses."""
 
     vocab_size = 1000
+    on_cpu = True
 
     def __init__(self):
         self.pool, self.landed_in = {}, []
@@ -233,7 +234,7 @@ async def test_blocks_that_are_here_are_neither_asked_for_nor_written():
 
 def target(address):
     host, _, port = address.rpartition(":")
-    return fetch.Target(
+    return connection.Target(
         host=host, port=int(port), ssl=None, opening=OPEN, ticket=TICKET, engine_epoch="e"
     )
 
@@ -247,7 +248,8 @@ async def test_kv_that_trickles_in_ends_when_the_time_is_over_by_that_name(monke
         now_s += 0.5
         return now_s
 
-    monkeypatch.setattr(fetch, "time", SimpleNamespace(monotonic=clock))
+    for module in (fetch, connection):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
     async with liar(kv=(kv(0, 4, "ABCD"), DONE)) as it:
         pulling = fetch.Fetch(
             Memory(), target(it.address), PLACES, first=0, min_bytes_per_s=float("inf")

@@ -88,6 +88,7 @@ class PoolRunner(SimRunner):
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__("pool", _QUICK, config)
+        self.on_cpu = True
         self._memory = np.zeros((self._layout.num_blocks + 1, _BLOCK_BYTES), np.uint8)
         self._layout = self._layout.__class__(
             fingerprint="pool", block_size=_BLOCK, num_blocks=_POOL_BLOCKS,

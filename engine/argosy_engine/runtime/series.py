@@ -298,7 +298,7 @@ _HANDOVER = (
     Series(
         name="argosy_kv_transfer_seconds",
         type="histogram",
-        help="Time to move one prompt's KV",
+        help="Time to move one prompt's KV; of send, over one of its connections",
         labels={"side": _SIDES},
         edges=_TRANSFER_S,
     ),

@@ -28,6 +28,8 @@ from argosy_engine.transfer.wire import (
 )
 
 MAX_LEASE_S = 86_400.0
+MOST_CONNECTIONS = 4
+"""That bring one prompt's KV."""
 _LONGEST_GRAMMAR = 1 << 18  # characters; the HTTP side takes a quarter of it
 _INT32, _INT63, _UINT32 = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]*")
@@ -106,6 +108,9 @@ class Pull:
     engine_epoch: str
     first_block: int
     n_blocks: int
+
+    connections: int = 1
+    """How many bring this prompt's KV: each one gets a share of the minimum rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,13 +286,14 @@ _TICKET = partial(_name, 32, shortest=32)
 _PRIORITY = partial(_whole, -999, 999)
 _MAY_BE_MISSING = frozenset({
     "priority", "transports", "presence_penalty", "frequency_penalty", "min_p", "logit_bias",
-    "allowed_token_ids", "bad_words", "grammar", "sent",
+    "allowed_token_ids", "bad_words", "grammar", "sent", "connections",
 })  # fmt: skip
 _PULL: dict[str, Check] = {
     "ticket": _TICKET,
     "engine_epoch": _EPOCH,
     "first_block": _COUNT,
     "n_blocks": partial(_whole, 1, _UINT32),
+    "connections": partial(_whole, 1, MOST_CONNECTIONS),
 }
 
 _SAMPLING: dict[str, Check] = {

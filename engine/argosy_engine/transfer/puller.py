@@ -37,7 +37,8 @@ from argosy_engine.core.handover.pulls import CLIENT_ERRORS
 from argosy_engine.core.request import client_id
 from argosy_engine.core.runner import Runner
 from argosy_engine.errors import EngineError
-from argosy_engine.transfer.fetch import CONNECT_S, Fetch, RefusedError, Target
+from argosy_engine.transfer.connection import CONNECT_S, RefusedError, Target
+from argosy_engine.transfer.fetch import Fetch
 from argosy_engine.transfer.messages import (
     Admitted,
     Message,
@@ -92,6 +93,7 @@ class Shared:
     runner: Runner
     post: Callable[[PullEvent], None]
     threads: ThreadPoolExecutor
+    helpers: ThreadPoolExecutor | None
     lease_s: float
     min_bytes_per_s: float
     credential: Credential | None
@@ -196,6 +198,7 @@ class Asking:
             first=self._wanted,
             min_bytes_per_s=self._shared.min_bytes_per_s,
             routes=self._shared.routes,
+            helpers=self._shared.helpers,
         )
         return reader, admitted
 
@@ -391,6 +394,7 @@ def _as_pull_error(address: str, error: Exception) -> PullError:
 log = logging.getLogger(__name__)
 
 _THREADS = 32  # pulls that receive at once
+_HELPERS = 12  # further connections that receive at once, of all pulls
 # Refusals that the next request would meet too; the others are about the prompt.
 _ABOUT_THE_ENGINE = frozenset({
     "draining", "queue_full", "queue_timeout", "busy", "fingerprint", "version", "unauthorized",
@@ -412,12 +416,17 @@ class Puller:
         link: Link | None = None,
     ) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "kv-receive")
+        # On a CPU they would take the cores of the steps. With TLS one thread of the peer's sends.
+        self._helpers: ThreadPoolExecutor | None = None
+        if not runner.on_cpu and ssl_context is None:
+            self._helpers = ThreadPoolExecutor(_HELPERS, "kv-receive-more")
         self._post = post
         self._suspects = Suspects()
         self._shared = Shared(
             runner=runner,
             post=post,
             threads=self._threads,
+            helpers=self._helpers,
             lease_s=config.lease_s,
             min_bytes_per_s=config.kv_min_bytes_per_s,
             credential=credential,
@@ -428,6 +437,8 @@ class Puller:
     def close(self) -> None:
         """After the last pull has ended."""
         self._threads.shutdown()
+        if self._helpers is not None:
+            self._helpers.shutdown()
 
     async def pull(self, job: PullJob) -> None:
         """Posts exactly one PullDone or PullFailed."""

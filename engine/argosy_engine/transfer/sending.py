@@ -95,7 +95,7 @@ class KvSender:
             )
         key = self._prefill.find_lease(asked.ticket)
         size = asked.n_blocks * self._layout.block_bytes
-        deadline_s = began + transfer_s(size, self._min_bytes_per_s)
+        deadline_s = began + transfer_s(size * asked.connections, self._min_bytes_per_s)
         ready = self._prefill.begin_send(key)
         try:
             if asked.first_block + asked.n_blocks > len(ready):
