@@ -50,11 +50,17 @@ class Listener(socket.socket):
 
     Beyond it the oldest of these is ended, so that a new caller gets through a crowd of silent
     ones. It counts from accept on: a TLS handshake that never goes on counts, too.
+
+    An event loop accepts all that wait at once, and shows them to their owner in its next turns.
+    Of callers that came while it was busy all but `most` would be ended, though they are not
+    silent. So `accept` hands out a quarter of `most` in a turn.
     """
 
     def __init__(self, address: tuple[str, int], *, most: int, backlog: int) -> None:
         super().__init__(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
         self._most = most
+        self._accepted = 0
+        """In this turn of the event loop."""
         self._unproven: dict[int, _Accepted] = {}
         """By descriptor, oldest first."""
         try:
@@ -66,8 +72,17 @@ class Listener(socket.socket):
             raise
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; it is unproven until it is closed or `proven`."""
-        plain, address = super().accept()
+        """Accept a connection; it is unproven until it is closed or `proven`. BlockingIOError if
+        none waits, and once after each quarter of `most`."""
+        if self._accepted >= max(1, self._most // 4):
+            self._accepted = 0
+            raise BlockingIOError(errno.EAGAIN, "the others are accepted in the next turn")
+        try:
+            plain, address = super().accept()
+        except BlockingIOError:
+            self._accepted = 0
+            raise
+        self._accepted += 1
         accepted = _Accepted(self, plain)
         while len(self._unproven) >= self._most:
             self._unproven.pop(next(iter(self._unproven))).end()

@@ -90,6 +90,25 @@ async def test_a_tls_handshake_that_does_not_go_on_counts():
             assert [_is_open(one) for one in made] == 7 * [False] + 3 * [True]
 
 
+async def test_callers_that_come_while_the_event_loop_is_busy_are_all_answered():
+    listener = Listener(("127.0.0.1", 0), most=8, backlog=128)
+
+    class Greeting(asyncio.Protocol):
+        def connection_made(self, transport):
+            listener.proven(transport.get_extra_info("socket").fileno())
+            transport.write(b"x")
+
+    loop = asyncio.get_running_loop()
+    async with await loop.create_server(Greeting, sock=listener, backlog=128):
+        with contextlib.ExitStack() as stack:
+            made = [
+                stack.enter_context(socket.create_connection(listener.getsockname(), timeout=5))
+                for _ in range(100)  # the event loop has no turn meanwhile
+            ]
+            answers = [asyncio.to_thread(one.recv, 1) for one in made]
+            assert await asyncio.gather(*answers) == 100 * [b"x"]
+
+
 async def test_who_has_proven_himself_is_never_ended_for_a_stranger():
     listener = Listener(("127.0.0.1", 0), most=2, backlog=8)
     known = []
