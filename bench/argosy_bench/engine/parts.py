@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from argosy_bench.engine import served, steps
+from argosy_bench.engine import lock, served, steps
 from argosy_engine.runtime.cpu import settle
 from local.figures import Figures
 from local.weights.smollm2 import default_out
@@ -43,4 +43,8 @@ def _check(model: Path) -> None:
         raise SystemExit(f"no model in {model}: python -m local.weights.smollm2 writes one")
 
 
-PARTS = {"steps": _measure_steps, "served": _measure_served}
+def _measure_lock(figures: Figures, asked: argparse.Namespace) -> None:
+    lock.measure(figures, lock.Load(rounds=asked.rounds))
+
+
+PARTS = {"steps": _measure_steps, "served": _measure_served, "lock": _measure_lock}
