@@ -173,6 +173,10 @@ bench-engine: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## the engine beside vLL
 	$(PY) -m local.weights.smollm2
 	$(PY) -m argosy_bench engine $(if $(PEER),--peer $(PEER)) --json build/bench/engine.json $(ENGINE)
 
+.PHONY: bench-gpu
+bench-gpu: $(VENV)/.all ## the engine on this machine's GPU, beside vLLM where it is installed (GPU="--peer DIR --only steps")
+	$(PY) -m argosy_bench gpu --json build/bench/gpu.json $(GPU)
+
 .PHONY: bench-gateway
 bench-gateway: $(VENV)/.bench $(VENV)/.all ## what requests cost in the gateway, and what a fleet keeps up: 15 min (GATEWAY="--only streams kv")
 	$(PY) -m local.weights.smollm2

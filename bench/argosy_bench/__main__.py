@@ -1,8 +1,9 @@
 """Measure the product, write what was measured, and fail if a target is missed.
 
-    python -m argosy_bench {engine,gateway,scaling,cluster,goodput} [--only PART …] [--json FILE]
+    python -m argosy_bench {engine,gpu,gateway,scaling,cluster,goodput} [--only PART …] [--json F]
 
 Each command is a package with a module `parts`: the parts that it measures, and its own options.
+Where `why_not` of a module gives a sentence, it is printed and nothing is measured.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from local.figures import Figures, conclude
 
-COMMANDS = ("engine", "gateway", "scaling", "cluster", "goodput")
+COMMANDS = ("engine", "gpu", "gateway", "scaling", "cluster", "goodput")
 
 
 def main(words: list[str]) -> int:
@@ -35,6 +36,9 @@ def main(words: list[str]) -> int:
     )  # fmt: skip
     parts.add_options(parser)
     asked = parser.parse_args(rest)
+    if why := getattr(parts, "why_not", lambda _: "")(asked):
+        sys.stdout.write(f"{why}\n")
+        return 0
     whole = asked.only == usual
     figures = Figures((), " ".join([f"make bench-{command}", *([] if whole else asked.only)]))
     for part in asked.only:

@@ -5,60 +5,72 @@ import pytest
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
+from argosy_bench.engine.steps import chunk_of, load_runner, plan_of  # noqa: E402
+from argosy_engine.core.request import to_table  # noqa: E402
 from argosy_engine.core.step import flatten  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
-from tests.engine_gpu.engines import BLOCK, chunk_of, load_runner, plan_of  # noqa: E402
 
-LENGTH = 5 * BLOCK - 3
+LENGTH = 157
+"""Five blocks, and room for one token."""
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny(tmp_path_factory.mktemp("kv") / "tiny")
+@pytest.fixture
+def runners(tmp_path, request):
+    """Two engines' runners of one model."""
+    folder = str(write_tiny(tmp_path / "tiny"))
+    made = [load_runner(folder, request.param, "auto")[0] for _ in range(2)]
+    yield made
+    for runner in made:
+        runner.close()
+
+
+def chunk(table, start, count):
+    """A chunk of a text in these blocks."""
+    made = chunk_of(0, start, count)
+    made.tokens, made.block_table = [5 + at % 250 for at in range(start + count)], to_table(table)
+    return made
+
+
+def bytes_of(runner, blocks):
+    """What leaves the runner."""
+    leaving = runner.outgoing(blocks)
+    leaving.wait()
+    return b"".join(bytes(view) for view in leaving.views)
 
 
 def carry(source, target, blocks, to):
     """Copy blocks as the KV threads of two engines do."""
-    views = target.incoming(to)
-    data = b"".join(bytes(view) for view in source.outgoing(blocks))
-    at = 0
-    for view in views:
+    data, landing, at = bytes_of(source, blocks), target.incoming(to), 0
+    for view in landing.views:
         view[:] = data[at : at + len(view)]
         at += len(view)
     assert at == len(data)
-    target.landed(to, views)
+    landing.land()
+    landing.wait()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_kv_that_landed_is_the_kv_that_left(gpu, folder, dtype):
-    there, here = load_runner(folder, dtype), load_runner(folder, dtype)
-    ids = [5 + at % 250 for at in range(LENGTH + 1)]
-    there.execute(plan_of(chunk_of(ids, 0, LENGTH)))
+@pytest.mark.parametrize("runners", ["float32", "bfloat16"], indirect=True)
+def test_kv_that_landed_is_the_kv_that_left(runners):
+    there, here = runners
     left, landed = [1, 2, 3, 4, 5], [9, 8, 40, 41, 42]
+    there.execute(plan_of((chunk(left, 0, LENGTH),)))
     carry(there, here, left, landed)
-    sent = b"".join(bytes(view) for view in there.outgoing(left))
-    assert sent == b"".join(bytes(view) for view in here.outgoing(landed))
+    sent = bytes_of(there, left)
+    assert sent == bytes_of(here, landed)
     assert sent.count(0) < len(sent) / 2  # a pool that nobody wrote would be equal, too
-
-    def decode(runner, table):
-        chunk = chunk_of(ids, LENGTH, 1)
-        chunk.block_table[:] = table
-        with torch.inference_mode():
-            return runner.trunk.logits(flatten(plan_of(chunk)), runner._pool)
-
-    assert torch.equal(decode(there, left), decode(here, landed))
-    there.close()
-    here.close()
+    with torch.inference_mode():
+        logits = [
+            runner.trunk.logits(flatten(plan_of((chunk(table, LENGTH, 1),))), runner._pool).clone()
+            for runner, table in ((there, left), (here, landed))
+        ]
+    assert torch.equal(*logits)
 
 
-def test_a_block_whose_neighbours_land_keeps_its_kv(gpu, folder):
-    there, here = load_runner(folder, "bfloat16"), load_runner(folder, "bfloat16")
-    ids = [5 + at % 250 for at in range(LENGTH)]
-    for runner in (there, here):
-        runner.execute(plan_of(chunk_of(ids, 0, LENGTH, first_block=10)))
-    before = bytes(here.outgoing([12])[0])
-    there.execute(plan_of(chunk_of(ids[::-1], 0, LENGTH, first_block=1)))
+@pytest.mark.parametrize("runners", ["bfloat16"], indirect=True)
+def test_a_block_whose_neighbours_land_keeps_its_kv(runners):
+    there, here = runners
+    there.execute(plan_of((chunk([1, 2, 3, 4, 5], 0, LENGTH),)))
+    here.execute(plan_of((chunk([14, 13, 12, 11, 10], 0, LENGTH),)))
+    before = bytes_of(here, [12])
     carry(there, here, [1, 2], [11, 13])
-    assert bytes(here.outgoing([12])[0]) == before
-    there.close()
-    here.close()
+    assert bytes_of(here, [12]) == before

@@ -35,22 +35,34 @@ async def complete(http: httpx.AsyncClient, url: str, request: Request) -> Answe
     return answer
 
 
-def _draw(
+def draw(
     count: int, prompt: int, tokens: int, seed: str, at_s: Sequence[float] | None = None
 ) -> list[Request]:
-    draw = random.Random(seed)  # noqa: S311 - a load, no secret
+    """Draw prompts of random tokens, due at these times or at once."""
+    rng = random.Random(seed)  # noqa: S311 - a load, no secret
     return [
-        Request(tuple(draw.choices(_VOCABULARY, k=prompt)), tokens, due_s)
+        Request(tuple(rng.choices(_VOCABULARY, k=prompt)), tokens, due_s)
         for due_s in at_s or [0.0] * count
     ]
 
 
-def _ttft_s(answer: Answer) -> float:
+def poisson(count: int, per_s: float, seed: str) -> list[float]:
+    """Draw arrivals, in seconds; the first is at 0."""
+    rng = random.Random(f"arrivals {seed}")  # noqa: S311 - a load, no secret
+    at_s = [0.0]
+    while len(at_s) < count:
+        at_s.append(at_s[-1] + rng.expovariate(per_s))
+    return at_s
+
+
+def ttft_s(answer: Answer) -> float:
+    """Return the time to first token of a whole answer."""
     assert answer.ttft_s is not None
     return answer.ttft_s
 
 
-def _tpot_s(answer: Answer) -> float:
+def tpot_s(answer: Answer) -> float:
+    """Return the time per output token of a whole answer of two tokens or more."""
     assert answer.tpot_s is not None
     return answer.tpot_s
 
@@ -77,27 +89,27 @@ async def run_one(load: str, send: Send, seed: str) -> dict[str, float]:
     """One run of a load: its measured values by name. KeyError for an unknown load."""
     match load:
         case "burst":
-            answers = await play_open(send, _draw(PROMPTS, PROMPT, TOKENS, seed))
+            answers = await play_open(send, draw(PROMPTS, PROMPT, TOKENS, seed))
             return {"throughput": tokens_per_s(answers)}
         case "c1":
-            answers = await play_closed(send, _draw(5, PROMPT, TOKENS, seed), 1)
+            answers = await play_closed(send, draw(5, PROMPT, TOKENS, seed), 1)
             return {
-                "tpot_c1": median(map(_tpot_s, answers)),
-                "ttft_c1": median(map(_ttft_s, answers)),
+                "tpot_c1": median(map(tpot_s, answers)),
+                "ttft_c1": median(map(ttft_s, answers)),
             }
         case "c8":
-            answers = await play_closed(send, _draw(24, PROMPT, TOKENS, seed), 8)
+            answers = await play_closed(send, draw(24, PROMPT, TOKENS, seed), 8)
             return {"tokens_c8": tokens_per_s(answers)}
         case "prefill512" | "prefill1536":
             prompt = int(load.removeprefix("prefill"))
-            answers = await play_closed(send, _draw(3, prompt, 1, seed), 1)
-            return {f"ttft_{prompt}": median(map(_ttft_s, answers))}
+            answers = await play_closed(send, draw(3, prompt, 1, seed), 1)
+            return {f"ttft_{prompt}": median(map(ttft_s, answers))}
         case "4k" | "8k":
             prompt = {"4k": 4096, "8k": 8128}[load]
-            answers = await play_closed(send, _draw(1, prompt, 33, seed), 1)
-            return {f"tpot_{load}": _tpot_s(answers[0]), f"ttft_{load}": _ttft_s(answers[0])}
+            answers = await play_closed(send, draw(1, prompt, 33, seed), 1)
+            return {f"tpot_{load}": tpot_s(answers[0]), f"ttft_{load}": ttft_s(answers[0])}
         case "full":
-            answers = await play_open(send, _draw(SEQUENCES, PROMPT, TOKENS, seed))
+            answers = await play_open(send, draw(SEQUENCES, PROMPT, TOKENS, seed))
             return {"full_step": full_step_s(answers)}
     raise KeyError(load)
 
@@ -108,13 +120,9 @@ def _keeps_limits(ttft_s: float, tpot_s: float) -> bool:
 
 async def attained(send: Send, rate: float, seed: str) -> float:
     """Share of requests within both limits at this rate of Poisson arrivals per second."""
-    draw = random.Random(f"arrivals {seed}")  # noqa: S311 - a load, no secret
-    at_s, now = [], 0.0
-    for _ in range(_ARRIVALS):
-        at_s.append(now)
-        now += draw.expovariate(rate)
-    requests = _draw(_ARRIVALS, PROMPT, TOKENS, f"{seed} {rate}", at_s)
-    within = [_keeps_limits(_ttft_s(a), _tpot_s(a)) for a in await play_open(send, requests)]
+    at_s = poisson(_ARRIVALS, rate, seed)
+    requests = draw(_ARRIVALS, PROMPT, TOKENS, f"{seed} {rate}", at_s)
+    within = [_keeps_limits(ttft_s(a), tpot_s(a)) for a in await play_open(send, requests)]
     return sum(within) / len(within)
 
 

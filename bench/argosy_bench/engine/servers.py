@@ -56,7 +56,7 @@ def ours(model: Path, name: str = OURS) -> Iterator[Server]:
         f"--port {port} --admin-port {admin}{' --quantization int8' if name == INT8 else ''}"
     )
     command = [sys.executable, *words.split()]
-    with _running(command, {}, f"http://127.0.0.1:{admin}/ready") as start_s:
+    with running(command, {}, f"http://127.0.0.1:{admin}/ready") as start_s:
         isa = _isa(f"http://127.0.0.1:{admin}/metrics")
         yield Server(name, f"http://127.0.0.1:{port}", start_s, isa)
 
@@ -85,7 +85,7 @@ def _vllm(program: Path, model: Path, cap: str) -> Iterator[Server]:
     )
     environment = _peer_environment(program) | ({"ONEDNN_MAX_CPU_ISA": cap} if cap else {})
     url = f"http://127.0.0.1:{port}"
-    with _running([str(program), *words.split()], environment, f"{url}/health") as start_s:
+    with running([str(program), *words.split()], environment, f"{url}/health") as start_s:
         isa = f"capped at {cap}, it dies otherwise" if cap else ""
         yield Server(VLLM, url, start_s, isa)
 
@@ -117,7 +117,7 @@ def _tcmalloc() -> list[str]:
 
 
 @contextlib.contextmanager
-def _running(command: list[str], environment: dict[str, str], ready: str) -> Iterator[float]:
+def running(command: list[str], environment: dict[str, str], ready: str) -> Iterator[float]:
     """Run a process and its children; the value is the seconds until `ready` answered 200."""
     with tempfile.TemporaryFile() as log:
         began = time.perf_counter()

@@ -1,0 +1,1 @@
+"""`make bench-gpu`: the engine on this machine's GPU."""
