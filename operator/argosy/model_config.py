@@ -92,6 +92,10 @@ class ModelSpec(DecoderSpec):
     """q and k are normalised per head (Qwen3)."""
     tied: bool
     """The head uses the embedding's weights."""
+    fp8: bool = False
+    """The matrices of the layers are FP8, but for those that the checkpoint leaves out."""
+    fp8_block: tuple[int, int] | None = None
+    """Rows and columns that share a scale; None: each row or tensor has its own."""
 
     @property
     def q_size(self) -> int:
@@ -102,6 +106,12 @@ class ModelSpec(DecoderSpec):
         """Weights of the matrices that every token passes (embedding and head apart)."""
         attention = self.hidden * (2 * self.q_size + 2 * self.kv_size)
         return self.layers * (attention + 3 * self.hidden * self.inner)
+
+    @property
+    def trunk_rows(self) -> int:
+        """Rows of these matrices."""
+        attention = self.hidden + self.q_size + 2 * self.kv_size
+        return self.layers * (attention + self.hidden + 2 * self.inner)
 
     @property
     def parameters(self) -> int:
@@ -134,6 +144,7 @@ def _read(config: _Config) -> ModelSpec:
     rope = _rope(config)
     positions = _positions(config, rope)
     _refuse_variants(config)
+    fp8, block = _fp8(config)
     return ModelSpec(
         architecture=architecture,
         layers=_count(config, "num_hidden_layers"),
@@ -151,7 +162,42 @@ def _read(config: _Config) -> ModelSpec:
         qk_norm=architecture == "Qwen3ForCausalLM",
         tied=bool(config.get("tie_word_embeddings", False)),
         dtype=dtype_of(config),
+        fp8=fp8,
+        fp8_block=block,
     )
+
+
+def _fp8(config: _Config) -> tuple[bool, tuple[int, int] | None]:
+    """Whether weights are FP8, and the blocks of their scales.
+
+    The names are those of Hugging Face's FineGrainedFP8Config and of compressed-tensors. How
+    activations would be rounded is not read: the engine rounds each token by itself, or none.
+    """
+    names = config.get("quantization_config")
+    if not names:
+        return False, None
+    method = names.get("quant_method") or "no method"
+    if method == "fp8" and names.get("fmt", "e4m3") == "e4m3":
+        return True, _block(names.get("weight_block_size"))
+    groups = names["config_groups"].values() if method == "compressed-tensors" else ()
+    weights = [group["weights"] for group in groups]
+    blocks = {_block(one.get("block_structure")) for one in weights if _is_fp8(one)}
+    if len(blocks) != 1 or not all(_is_fp8(one) for one in weights):
+        _refuse([f"quantization_config of {method!s:.40} (only FP8 weights are read)"])
+    return True, blocks.pop()
+
+
+def _is_fp8(weights: _Config) -> bool:
+    kind = (weights.get("type"), weights.get("num_bits"), weights.get("symmetric", True))
+    known = weights.get("strategy") in ("tensor", "channel", "block")
+    return kind == ("float", 8, True) and known
+
+
+def _block(sizes: Any) -> tuple[int, int] | None:
+    if sizes is None:
+        return None
+    rows, columns = (_count({"block": size}, "block") for size in sizes)
+    return rows, columns
 
 
 def _count(config: _Config, name: str, default: int | None = None) -> int:
@@ -232,8 +278,6 @@ def _refuse_variants(config: _Config) -> None:
         wrong.append("mlp_bias=true")
     if config.get("attention_bias"):
         wrong.append("attention_bias=true")
-    if config.get("quantization_config"):
-        wrong.append("quantization_config (only float32, bfloat16, float16 weights)")
     if wrong:
         _refuse(wrong)
 

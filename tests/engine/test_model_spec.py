@@ -205,15 +205,77 @@ def test_windows_are_those_of_hugging_faces_classes(model, values, windows):
     assert read_spec(model(**values)).windows == windows
 
 
+FP8_ALONE = "(only FP8 weights are read)"
+
+
+def compressed(**weights):
+    """As llm-compressor writes it, for FP8 but for `weights`."""
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor"} | weights
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": {"dynamic": True}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "config_groups": {"group_0": group},
+        "ignore": ["lm_head"],
+        "kv_cache_scheme": None,
+    }
+
+
+BLOCKS = {"strategy": "block", "block_structure": [128, 128]}
+FP8 = [
+    ({"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": []}, None),
+    ({"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 64]}, (128, 64)),
+    (compressed(), None),
+    (compressed(strategy="channel"), None),
+    (compressed(**BLOCKS), (128, 128)),
+]
+
+
+@pytest.mark.parametrize(("quantization", "block"), FP8, ids=str)
+def test_fp8_of_either_format_is_read_with_its_blocks(model, quantization, block):
+    spec = read_spec(model(quantization_config=quantization))
+    assert (spec.fp8, spec.fp8_block) == (True, block)
+
+
+def test_other_weights_are_not_fp8(model):
+    assert not read_spec(model(quantization_config=None)).fp8
+
+
+@pytest.mark.parametrize("block", [[128], [0, 128], "ab", 128])
+def test_blocks_that_are_none_are_refused(model, block):
+    quantization = {"quant_method": "fp8", "weight_block_size": block}
+    assert refusal(model(quantization_config=quantization))[0] == "WeightsInvalid"
+
+
 REFUSED = [
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
     ({"rope_parameters": {"partial_rotary_factor": 0.25}}, "partial_rotary_factor=0.25"),
     ({"hidden_act": "gelu"}, "hidden_act=gelu"),
     ({"mlp_bias": True}, "mlp_bias=true"),
     ({"attention_bias": True, "mlp_bias": True}, "mlp_bias=true, attention_bias=true"),
+    ({"quantization_config": {"bits": 4}}, f"quantization_config of no method {FP8_ALONE}"),
+    *(
+        (
+            {"quantization_config": {"quant_method": name, "bits": 4}},
+            f"quantization_config of {name} {FP8_ALONE}",
+        )
+        for name in ("awq", "gptq", "mxfp4")
+    ),
     (
-        {"quantization_config": {"bits": 4}},
-        "quantization_config (only float32, bfloat16, float16 weights)",
+        {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}},
+        f"quantization_config of fp8 {FP8_ALONE}",
+    ),
+    *(
+        (
+            {"quantization_config": compressed(**weights)},
+            f"quantization_config of compressed-tensors {FP8_ALONE}",
+        )
+        for weights in (
+            {"type": "int"},
+            {"num_bits": 4},
+            {"symmetric": False},
+            {"strategy": "group", "group_size": 128},
+        )
     ),
     ({"sliding_window": 100}, "sliding_window=100"),
     (MISTRAL | {"layer_types": [FULL] * 3}, "sliding_window=4096 with layer_types"),

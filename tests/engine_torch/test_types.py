@@ -8,15 +8,15 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.request import Chunk  # noqa: E402
+from argosy_engine.core.request import Chunk, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.runtime.cpu import Cpu  # noqa: E402
 from argosy_engine.runtime.torch import runner as torch_runner  # noqa: E402
 from argosy_engine.runtime.torch import sources  # noqa: E402
-from argosy_engine.runtime.torch.ranks.processes import Ranks, for_ranks  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
+from tests.engine_torch.test_tensor_parallel import loaded  # noqa: E402
 
 TOKENS = [5 + (at * at * 7) % 240 for at in range(40)]
 CHUNKS = (13, 22, *[1] * 5)  # a prompt in two parts, then decodes
@@ -63,7 +63,7 @@ def chunks_of(sampling):
         yield Chunk(
             request_id="r",
             tokens=TOKENS[: start + count],
-            block_table=[7, 2, 5],
+            block_table=to_table([7, 2, 5]),
             start=start,
             count=count,
             samples=True,
@@ -113,13 +113,8 @@ def test_a_penalty_beyond_the_range_of_float16_fails_no_request(tiny, penalty):
 
 
 def test_two_ranks_compute_in_float16_as_one_does(tiny):
-    ranks = Ranks(2, on_lost=lambda _: None)
-    config = config_of(tiny, dtype="float16", tensor_parallel_size=2)
-    try:
-        two, _ = torch_runner.load(for_ranks(config), ranks)
+    with loaded(config_of(tiny, dtype="float16", tensor_parallel_size=2)) as two:
         found = logits_of(two)
-    finally:
-        ranks.close()
     assert two.kv_layout().dtype == "float16"
     assert difference(found, logits_of(start(tiny, dtype="float16"))) < FLOAT16
 

@@ -320,7 +320,9 @@ class TransformersTrunk:
 
 def _refuse_by_name(raw: dict[str, Any], name: str) -> None:
     if raw.get("quantization_config"):
-        raise _unsupported(name, "quantization_config: only float32, bfloat16, float16 weights")
+        raise _unsupported(
+            name, "quantization_config: its weights must be float32, bfloat16 or float16"
+        )
     if raw.get("is_encoder_decoder") or raw.get("text_config"):
         raise _unsupported(name, "only models that read and write text alone are served")
     ropes = raw.get("rope_parameters") or raw.get("rope_scaling") or {}

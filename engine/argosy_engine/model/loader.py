@@ -2,7 +2,8 @@
 
 Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Nothing else
 is opened: no pickle, no code from the folder. Tensors are read one by one, and of each the rows or
-columns of one rank alone.
+columns of one rank alone. Whether a matrix is FP8 its tensor says, not config.json: so the layers
+that a checkpoint leaves in another type need no list.
 """
 
 import json
@@ -16,8 +17,23 @@ from safetensors import SafetensorError, safe_open
 
 from argosy.model_config import ModelSpec
 from argosy_engine.errors import LoadError
+from argosy_engine.model.fp8 import (
+    E4M3,
+    Matrix,
+    PackMatrix,
+    Scaled,
+    round_rows,
+    stack,
+    widen,
+    widen_blocks,
+    widening,
+)
 from argosy_engine.model.share import ALL, WHOLE, Group, Joined, Share, Summed
-from argosy_engine.model.trunk import Layer, Linear, Pack, Product, Weights, pair_order
+from argosy_engine.model.trunk import Layer, Linear, Product, Weights, pair_order
+
+_SCALES = ("weight_scale", "weight_scale_inv")
+"""Names beside `weight`, of compressed-tensors and of DeepSeek: both are what codes are multiplied
+with."""
 
 
 class Get(Protocol):
@@ -25,30 +41,37 @@ class Get(Protocol):
 
     def __call__(
         self, name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL, /
-    ) -> torch.Tensor: ...
+    ) -> Matrix: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """How the matrices of one rank are made."""
 
-    get: Get
-    pack: Pack
+    matrix: Get
+    dtype: torch.dtype
+    pack: PackMatrix
     share: Share
     group: Group | None
 
-    def summed(self, weight: torch.Tensor) -> Product:
+    def get(
+        self, name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL
+    ) -> torch.Tensor:
+        """What is no product's matrix, or is to be padded: not in FP8."""
+        return widen(self.matrix(name, shape, rows, columns), self.dtype)
+
+    def summed(self, weight: Matrix) -> Product:
         """A matrix of which this rank has some columns."""
-        part = self.pack(weight)
+        part = self.pack(weight, None)
         return part if self.group is None else Summed(part, self.group)
 
     def head(self, weight: torch.Tensor, vocab: int) -> Product:
         """A head of which this rank has some rows; padded, because all ranks' are gathered."""
         if self.group is None:
-            return self.pack(weight)
+            return self.pack(weight, None)
         missing = self.share.head_rows(vocab) - len(weight)
         padded = torch.cat([weight, weight.new_zeros(missing, weight.shape[1])])
-        return Joined(self.pack(padded if missing else weight), self.group, vocab)
+        return Joined(self.pack(padded if missing else weight, None), self.group, vocab)
 
 
 def load_weights(
@@ -56,18 +79,18 @@ def load_weights(
     spec: ModelSpec,
     dtype: torch.dtype,
     device: torch.device,
-    pack: Pack = Linear,
+    pack: PackMatrix | None = None,
     share: Share = WHOLE,
     group: Group | None = None,
 ) -> Weights:
     """A rank's share of the model `spec`; LoadError(ModelNotFound | WeightsInvalid) names the file
-    or the tensor. `group`: the ranks, if there are several."""
+    or the tensor. `pack` None: `Linear`. `group`: the ranks, if there are several."""
     with ExitStack() as stack:
         files = _open_files(folder, stack)
 
         def get(
             name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL
-        ) -> torch.Tensor:
+        ) -> Matrix:
             if name not in files:
                 raise LoadError(
                     "WeightsInvalid",
@@ -81,12 +104,16 @@ def load_weights(
                     "config.json and weights are of different models",
                 )
             tensor: torch.Tensor = stored[(rows, columns)[: len(shape)]]
+            if tensor.dtype is E4M3:
+                codes = tensor.to(device=device, copy=True)
+                scales = _scales(name, files).to(device)
+                return _scale(name, codes, scales, spec, (shape, rows, columns), dtype)
             # A copy: a view of one tensor would keep the whole file in memory.
             return tensor.to(device=device, dtype=dtype, copy=True)
 
         try:
             # A tied checkpoint may still hold the head; an untied one must.
-            return _fuse(spec, _Parts(get, pack, share, group))
+            return _fuse(spec, _Parts(get, dtype, pack or widening(Linear, dtype), share, group))
         except SafetensorError as error:
             raise LoadError("WeightsInvalid", f"{folder}: {error}") from error
 
@@ -95,7 +122,7 @@ def dummy_weights(
     spec: ModelSpec,
     dtype: torch.dtype,
     device: torch.device,
-    pack: Pack = Linear,
+    pack: PackMatrix | None = None,
     share: Share = WHOLE,
     group: Group | None = None,
 ) -> Weights:
@@ -103,17 +130,58 @@ def dummy_weights(
     have parts of the matrices that one rank would have."""
     generator = torch.Generator(device=device).manual_seed(0)
 
-    def get(
-        name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL
-    ) -> torch.Tensor:
+    def get(name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL) -> Matrix:
         if len(shape) == 1:
             fill = torch.zeros if name.endswith("bias") else torch.ones
             return fill(shape, dtype=dtype, device=device)[rows]
         tensor = torch.empty(shape, dtype=dtype, device=device)
         tensor.normal_(0.0, shape[1] ** -0.5, generator=generator)
-        return tensor if (rows, columns) == (ALL, ALL) else tensor[rows, columns].contiguous()
+        tensor = tensor if (rows, columns) == (ALL, ALL) else tensor[rows, columns].contiguous()
+        return round_rows(tensor) if spec.fp8 and name.endswith("proj.weight") else tensor
 
-    return _fuse(spec, _Parts(get, pack, share, group))
+    return _fuse(spec, _Parts(get, dtype, pack or widening(Linear, dtype), share, group))
+
+
+def _scales(name: str, files: dict[str, Any]) -> torch.Tensor:
+    """Of the FP8 matrix `name`."""
+    names = [name.removesuffix("weight") + kind for kind in _SCALES]
+    for one in names:
+        if one in files:
+            found: torch.Tensor = files[one].get_tensor(one)
+            return found
+    raise LoadError(
+        "WeightsInvalid",
+        f"{name} is FP8 and has neither {' nor '.join(names)}: the download is incomplete, or the "
+        "checkpoint is of another format; choose another checkpoint, or set engine.type: vllm",
+    )
+
+
+def _scale(
+    name: str,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    spec: ModelSpec,
+    part: tuple[tuple[int, ...], slice, slice],
+    dtype: torch.dtype,
+) -> Matrix:
+    """`codes` with their scales; they are `part` of a matrix: its shape, rows and columns."""
+    shape, rows, columns = part
+    of_row = scales.numel() == 1 or tuple(scales.shape) in ((shape[0],), (shape[0], 1))
+    if len(shape) == 2 and of_row:
+        column = scales.float().reshape(-1, 1).expand(shape[0], 1)[rows]
+        return Scaled(codes, column.contiguous())
+    blocks = spec.fp8_block and tuple(
+        -(-size // step) for size, step in zip(shape, spec.fp8_block, strict=True)
+    )
+    if spec.fp8_block is None or tuple(scales.shape) != blocks:
+        raise LoadError(
+            "WeightsInvalid",
+            f"{name} has scales of shape {tuple(scales.shape)}, which are neither one, nor one for "
+            "each row, nor for the blocks that config.json names: choose another checkpoint, or "
+            "set engine.type: vllm",
+        )
+    begin = rows.start or 0, columns.start or 0
+    return widen_blocks(codes, scales, spec.fp8_block, begin).to(dtype)
 
 
 def _open_files(folder: Path, stack: ExitStack) -> dict[str, Any]:
@@ -159,15 +227,15 @@ def _fuse(spec: ModelSpec, parts: _Parts) -> Weights:
 
 
 def _layer(spec: ModelSpec, at: str, parts: _Parts) -> Layer:
-    get, share = parts.get, parts.share
+    get, matrix, share = parts.get, parts.matrix, parts.share
     order = pair_order(spec.head_dim)
-    qk_norm = _qk_norms(spec, at, get, order) if spec.qk_norm else (None, None)
+    qk_norm = _qk_norms(spec, at, parts, order) if spec.qk_norm else (None, None)
     inner, mine = (spec.inner, spec.hidden), share.of(spec.inner)
-    gate_up = [get(f"{at}.mlp.{name}_proj.weight", inner, mine) for name in ("gate", "up")]
-    out = get(
+    gate_up = [matrix(f"{at}.mlp.{name}_proj.weight", inner, mine) for name in ("gate", "up")]
+    out = matrix(
         f"{at}.self_attn.o_proj.weight", (spec.hidden, spec.q_size), ALL, share.of(spec.q_size)
     )
-    down = get(f"{at}.mlp.down_proj.weight", (spec.hidden, spec.inner), ALL, mine)
+    down = matrix(f"{at}.mlp.down_proj.weight", (spec.hidden, spec.inner), ALL, mine)
     return Layer(
         attention_norm=get(f"{at}.input_layernorm.weight", (spec.hidden,)),
         qkv=_qkv(spec, f"{at}.self_attn", parts, order),
@@ -175,7 +243,7 @@ def _layer(spec: ModelSpec, at: str, parts: _Parts) -> Layer:
         k_norm=qk_norm[1],
         out=parts.summed(out),
         mlp_norm=get(f"{at}.post_attention_layernorm.weight", (spec.hidden,)),
-        gate_up=parts.pack(torch.cat(gate_up)),
+        gate_up=parts.pack(stack(gate_up), None),
         down=parts.summed(down),
     )
 
@@ -187,20 +255,23 @@ def _qkv(spec: ModelSpec, at: str, parts: _Parts, order: torch.Tensor) -> Produc
         by_head = rows.view(-1, spec.head_dim, *rows.shape[1:])
         return by_head[:, order.to(rows.device)].flatten(0, 1)
 
-    def stack(kind: str, tail: tuple[int, ...]) -> torch.Tensor:
-        get, kv = parts.get, parts.share.of_kv(spec)
-        q = get(f"{at}.q_proj.{kind}", (spec.q_size, *tail), parts.share.of(spec.q_size))
-        k = get(f"{at}.k_proj.{kind}", (spec.kv_size, *tail), kv)
-        v = get(f"{at}.v_proj.{kind}", (spec.kv_size, *tail), kv)
-        return torch.cat([pairs(q), pairs(k), v])
+    def put(matrix: Matrix) -> Matrix:
+        return matrix.move_rows(pairs) if isinstance(matrix, Scaled) else pairs(matrix)
 
-    bias = stack("bias", ()) if spec.qkv_bias else None
-    return parts.pack(stack("weight", (spec.hidden,)), bias)
+    def fuse(kind: str, tail: tuple[int, ...]) -> Matrix:
+        matrix, kv = parts.matrix, parts.share.of_kv(spec)
+        q = matrix(f"{at}.q_proj.{kind}", (spec.q_size, *tail), parts.share.of(spec.q_size))
+        k = matrix(f"{at}.k_proj.{kind}", (spec.kv_size, *tail), kv)
+        v = matrix(f"{at}.v_proj.{kind}", (spec.kv_size, *tail), kv)
+        return stack([put(q), put(k), v])
+
+    bias = widen(fuse("bias", ()), parts.dtype) if spec.qkv_bias else None
+    return parts.pack(fuse("weight", (spec.hidden,)), bias)
 
 
 def _qk_norms(
-    spec: ModelSpec, at: str, get: Get, order: torch.Tensor
+    spec: ModelSpec, at: str, parts: _Parts, order: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    q = get(f"{at}.self_attn.q_norm.weight", (spec.head_dim,))
-    k = get(f"{at}.self_attn.k_norm.weight", (spec.head_dim,))
+    q = parts.get(f"{at}.self_attn.q_norm.weight", (spec.head_dim,))
+    k = parts.get(f"{at}.self_attn.k_norm.weight", (spec.head_dim,))
     return q[order.to(q.device)], k[order.to(k.device)]

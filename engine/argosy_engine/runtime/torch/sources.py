@@ -25,6 +25,7 @@ from argosy_engine.model import huggingface
 from argosy_engine.model.attention.between import Fused, Plain
 from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.attention.triton_pool import TritonPool
+from argosy_engine.model.fp8 import holding, why_not, widening
 from argosy_engine.model.huggingface import TransformersTrunk
 from argosy_engine.model.loader import dummy_weights, load_weights
 from argosy_engine.model.native.choose import choose
@@ -58,6 +59,9 @@ _NO_LIBRARY = {
     "native": f"--compute native: {_NONE_WORKS} where a C compiler is, or say --compute torch",
     "int8": f"--quantization int8: {_NONE_WORKS} where a C compiler is, or leave it out",
 }
+
+
+_BLOCKS = "products in FP8 have scales for rows, not for blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,9 @@ class TrunkSource:
         head = self._share.head_rows(spec.vocab) * spec.hidden
         shared = spec.tied and device.type != "cpu"
         elements = spec.trunk_parameters + embedding + (0 if shared else head)
+        if self._holds_fp8(dtype, device):
+            held = spec.trunk_parameters  # a code each, and a scale of four bytes for a row
+            return (elements - held) * dtype.itemsize + held + 4 * spec.trunk_rows
         if native is None or not native.int8:
             return elements * dtype.itemsize
         # A code each, and a scale of four bytes for 64 of them.
@@ -169,12 +176,27 @@ class TrunkSource:
     ) -> None:
         """Read the weights; LoadError as of `load_weights`."""
         self._native = native
-        pack: Pack = partial(NativeLinear, native.library, int8=native.int8) if native else Linear
+        plain: Pack = partial(NativeLinear, native.library, int8=native.int8) if native else Linear
+        pack = widening(plain, dtype)
+        if self.spec.fp8:
+            need = self.weight_bytes(dtype, device, native) >> 20
+            if self._holds_fp8(dtype, device):
+                pack = holding(dtype)
+                log.info("FP8 weights stay FP8: the weights take %d MiB", need)
+            else:
+                why = _BLOCKS if self.spec.fp8_block else why_not(device, dtype)
+                log.info(
+                    "FP8 weights are widened to %s: the weights take %d MiB (%s)", dtype, need, why
+                )
         of_rank = (dtype, device, pack, self._share, group)
         if dummy:
             self._weights = dummy_weights(self.whole, *of_rank)
         else:
             self._weights = load_weights(self._folder, self.whole, *of_rank)
+
+    def _holds_fp8(self, dtype: torch.dtype, device: torch.device) -> bool:
+        rows = self.spec.fp8 and self.spec.fp8_block is None
+        return rows and not why_not(device, dtype)
 
     def trunk(self, pool: PagedPool, max_positions: int) -> AnyTrunk:
         """What computes the steps on `pool`."""
