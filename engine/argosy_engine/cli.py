@@ -14,6 +14,7 @@ from argosy import logs
 from argosy_engine.config import (
     BatchingName,
     CapacityPolicyName,
+    CudaGraphs,
     Dtype,
     EngineConfig,
     PreemptionModeName,
@@ -253,6 +254,12 @@ def _batch_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="launch a step before the tokens of the last one are read "
         "(default: on a single GPU, but not for models that transformers runs)",
+    )
+    option(
+        "--cuda-graphs",
+        default="auto",
+        choices=get_args(CudaGraphs),
+        help="off: launch the kernels of decodes one by one, as where there is no GPU",
     )
     option(
         "--preemption-mode",

@@ -41,6 +41,11 @@ KvTransport = Literal["auto", "tcp", "nixl"]
 adapter TCP is faster. tcp: never NIXL. nixl: the engine does not start without it, also without an
 adapter. Whatever NIXL fails to move goes over TCP."""
 
+CudaGraphs = Literal["auto", "off"]
+"""auto: where a single GPU computes with the Triton kernels and launches steps ahead, graphs that
+are captured at the start launch all kernels of a step that only decodes. off: each kernel is
+launched by a call of its own, as in all other steps."""
+
 
 MOST_AUTO_TOKENS = 2048
 """Tokens of a step whose size the engine chooses."""
@@ -99,6 +104,8 @@ class EngineConfig:
     async_scheduling: bool | None = None
     """Launch a step before the tokens of the last one are read, where nothing enters the batch.
     None: where one GPU computes the model with this engine's own code, which is where it helps."""
+
+    cuda_graphs: CudaGraphs = "auto"
 
     block_size: int = 32
     """Tokens of a KV block."""

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
-from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.request import Chunk, NewRequest, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
@@ -26,6 +24,7 @@ from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from argosy_engine.runtime.torch.sampler import sample, sample_there  # noqa: E402
 from argosy_engine.server.serve import _scheduler  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
+from tests.engine_torch.tape import Questions  # noqa: E402
 
 PROMPTS = [[5 + (at * 31 + one * 17) % 250 for at in range(9 + 14 * one)] for one in range(8)]
 GREEDY = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
@@ -144,20 +143,6 @@ def test_triton_kernels_take_tokens_from_where_they_were_drawn(config):
     (found, followed), (expected, _) = texts(ahead=True), texts(ahead=False)
     assert found == expected
     assert followed == 2
-
-
-class Questions(TorchDispatchMode):
-    """Collects what makes a host wait for its device: numbers, and shapes that depend on them."""
-
-    def __init__(self):
-        super().__init__()
-        self.asked = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if name in ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal"):
-            self.asked.append(name)
-        return func(*args, **(kwargs or {}))
 
 
 def test_launching_asks_the_device_no_question(config):

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
-from argosy_engine.model.attention.triton_pool import Staging  # noqa: E402
+from argosy_engine.model.attention.inputs import Staging  # noqa: E402
 from argosy_engine.model.share import Share  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.runtime.torch import runner  # noqa: E402

@@ -164,6 +164,24 @@ class FlatBatch:
     request_ids: list[str]
     """[S]"""
 
+    @classmethod
+    def empty(cls) -> "FlatBatch":
+        """Of no tokens."""
+        return cls(
+            token_ids=[],
+            positions=[],
+            slot_mapping=[],
+            cu_q=[0],
+            kv_lens=[],
+            block_tables=[],
+            sample_rows=[],
+            sample_positions=[],
+            sampling=[],
+            histories=[],
+            n_prompts=[],
+            request_ids=[],
+        )
+
     @property
     def table_starts(self) -> list[int]:
         """[B+1] Offset of each sequence's table in `joined_tables`, and their number of blocks."""
@@ -267,20 +285,7 @@ def _truncate(table: BlockTable, blocks: int) -> BlockTable:
 
 def _flatten_any(plan: StepPlan) -> FlatBatch:
     size = plan.block_size
-    batch = FlatBatch(
-        token_ids=[],
-        positions=[],
-        slot_mapping=[],
-        cu_q=[0],
-        kv_lens=[],
-        block_tables=[],
-        sample_rows=[],
-        sample_positions=[],
-        sampling=[],
-        histories=[],
-        n_prompts=[],
-        request_ids=[],
-    )
+    batch = FlatBatch.empty()
     for chunk in plan.chunks:
         end = chunk.start + chunk.count
         table = chunk.block_table

@@ -6,71 +6,16 @@ kernels beside `PagedPool` before an engine uses them.
 
 import importlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.driver import use_built
+from argosy_engine.model.attention.inputs import Decodes, Staging
 from argosy_engine.model.attention.paged import HeadNorms, PagedBatch, PagedPool, PoolShape
-
-_ALIGNED = 16
-"""Elements at whose multiples each array begins: a cache line, so that kernels are compiled for one
-alignment only."""
-
-
-class Copied(Protocol):
-    """What `torch.cuda.Event` has of this."""
-
-    def record(self) -> None:
-        """Mark the end of the copy just asked for."""
-
-    def synchronize(self) -> None:
-        """Return when the copy has ended, or at once if there was none."""
-
-
-class Staging:
-    """A buffer on the host, pinned for a GPU, and one on the device. Both stay and grow.
-
-    The arrays of one `send` are on the device until the next.
-    """
-
-    def __init__(self, device: torch.device, copied: Copied | None = None) -> None:
-        """`copied` is for tests; a GPU has its own."""
-        if copied is None and device.type == "cuda":
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._device = device
-        self._copied = copied
-        self._grow(1 << 12)
-
-    def _grow(self, size: int) -> None:
-        pinned = self._device.type == "cuda"
-        self._host = torch.zeros(size, dtype=torch.int32, pin_memory=pinned)
-        self._there = torch.zeros(size, dtype=torch.int32, device=self._device)
-
-    def send(self, arrays: Sequence[Sequence[int] | npt.NDArray[np.int32]]) -> list[torch.Tensor]:
-        """Each array as int32 on the device."""
-        if self._copied is not None:
-            self._copied.synchronize()  # the host buffer may be on its way yet
-        sizes = [len(array) for array in arrays]
-        starts = [0]
-        for size in sizes:
-            starts.append(-(-(starts[-1] + size) // _ALIGNED) * _ALIGNED)
-        end = starts.pop()
-        if end > len(self._host):
-            self._grow(max(end, 2 * len(self._host)))
-        host = self._host.numpy()
-        for start, size, array in zip(starts, sizes, arrays, strict=True):
-            host[start : start + size] = array
-        self._there[:end].copy_(self._host[:end], non_blocking=True)
-        if self._copied is not None:
-            self._copied.record()
-        return [self._there[at : at + size] for at, size in zip(starts, sizes, strict=True)]
-
 
 _TILE_BYTES = 16 << 10
 """Of one tile of K or of V in bfloat16; half of it in float32, whose products are compiled into
@@ -190,6 +135,25 @@ class TritonPool(PagedPool):
             ]
         )
         return _KernelBatch(flat, *sent)
+
+    def prepare_decodes(self, inputs: Decodes, rows: int) -> PagedBatch:
+        """The first `rows` rows of `inputs`, each a sequence with one new token. The tensors are
+        those of `inputs`, so the batch is good for whatever is sent there."""
+        none = inputs.numbers[:0]
+        return _KernelBatch(
+            FlatBatch.empty(),
+            inputs.token_ids[:rows],
+            inputs.positions[:rows],
+            inputs.numbers[:rows],
+            slots=inputs.slots[:rows],
+            first=inputs.numbers[: rows + 1],
+            lengths=inputs.lengths[:rows],
+            table_first=inputs.begins[:rows],
+            tables=inputs.tables,
+            tile_sequences=none,
+            tile_tokens=none,
+            singles=inputs.numbers[:rows],
+        )
 
     # -------------------------------------------------------------- once a layer
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import torch
 
 from argosy_engine.core.runner import Launched
-from argosy_engine.core.step import StepOutput, StepPlan, flatten
+from argosy_engine.core.step import FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.trunk import Trunk
+from argosy_engine.runtime.torch.graphs import DecodeGraphs
 from argosy_engine.runtime.torch.sampler import NO_NUMBER, sample_there, to_device
 
 
@@ -28,6 +29,8 @@ class TorchLauncher:
         self._trunk = trunk
         self._pool = pool
         self._execute = execute
+        self.graphs: DecodeGraphs | None = None
+        """Compute the steps that they can, once they are captured."""
 
     def launch(self, plan: StepPlan, after: Launched | None) -> Launched:
         if not all(chunk.sampling.memoryless for chunk in plan.chunks):
@@ -36,23 +39,26 @@ class TorchLauncher:
         began_s = time.perf_counter()
         with torch.inference_mode():
             flat = flatten(plan)
-            batch = self._pool.prepare(flat)
-            token_ids = batch.token_ids
-            if plan.drawn is not None:
-                assert isinstance(after, _OnDevice)
-                token_ids = after.ids[to_device(plan.drawn, torch.int64, self._pool.device)]
-            logits = self._trunk.forward(
-                token_ids, batch.positions, batch, self._pool, batch.sample_rows
-            )
-            ids = sample_there(logits, flat.sampling, flat.sample_positions)
-            lost = ~logits.amax(-1).isfinite()
-            return _OnDevice(
-                ids,
-                _read_later(torch.stack([ids, lost.long()])),
-                flat.request_ids,
-                began_s,
-                after if isinstance(after, _OnDevice) else None,
-            )
+            before = after if isinstance(after, _OnDevice) else None
+            tokens = None if before is None else before.drawn
+            drawn = self.graphs.launch(plan, flat, tokens) if self.graphs is not None else None
+            if drawn is None:
+                drawn = self._call(plan, flat, tokens)
+            return _OnDevice(drawn, _read_later(drawn), flat.request_ids, began_s, before)
+
+    def _call(self, plan: StepPlan, flat: FlatBatch, after: torch.Tensor | None) -> torch.Tensor:
+        """As `DecodeGraphs.launch`, for any step: each kernel is launched by a call of its own."""
+        batch = self._pool.prepare(flat)
+        token_ids = batch.token_ids
+        if plan.drawn is not None:
+            assert after is not None
+            rows = to_device(plan.drawn, torch.int64, self._pool.device)
+            token_ids = after[rows].clamp_(min=0)
+        logits = self._trunk.forward(
+            token_ids, batch.positions, batch, self._pool, batch.sample_rows
+        )
+        ids = sample_there(logits, flat.sampling, flat.sample_positions)
+        return torch.where(logits.amax(-1).isfinite(), ids, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +71,11 @@ class _Executed:
 
 @dataclass(slots=True)
 class _OnDevice:
-    ids: torch.Tensor
-    """[S] int64; of any where no token can follow."""
+    drawn: torch.Tensor
+    """[S] int64; -1 where no token can follow."""
 
-    read: Callable[[], list[list[int]]]
-    """Waits for the step, and gives the ids and which of them are lost."""
+    read: Callable[[], list[int]]
+    """Waits for the step, and gives `drawn` as it was when the step ended."""
 
     request_ids: list[str]
     began_s: float
@@ -79,30 +85,32 @@ class _OnDevice:
     """When the host saw its end; 0 before."""
 
     def result(self) -> StepOutput:
-        ids, lost = self.read()
+        ids = self.read()
         self.ended_s = time.perf_counter()
         # Until the step before had ended, the device was not at work for this one.
         since_s = max(self.began_s, self.after.ended_s if self.after else 0.0)
         self.after = None  # else every step of a text would be kept
         return StepOutput(
-            token_ids=ids,
+            token_ids=[max(0, one) for one in ids],
             busy_s=self.ended_s - since_s,
-            failed={name: NO_NUMBER for name, at in zip(self.request_ids, lost, strict=True) if at},
+            failed={
+                name: NO_NUMBER for name, one in zip(self.request_ids, ids, strict=True) if one < 0
+            },
         )
 
 
-def _read_later(numbers: torch.Tensor) -> Callable[[], list[list[int]]]:
+def _read_later(numbers: torch.Tensor) -> Callable[[], list[int]]:
     """Begin the copy to the host; what is returned waits for its end."""
     if numbers.device.type != "cuda":
-        return numbers.tolist
+        return numbers.clone().tolist
     host = torch.empty_like(numbers, device="cpu", pin_memory=True)
     host.copy_(numbers, non_blocking=True)
     copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
     copied.record()
 
-    def read() -> list[list[int]]:
+    def read() -> list[int]:
         copied.synchronize()
-        found: list[list[int]] = host.tolist()
+        found: list[int] = host.tolist()
         return found
 
     return read

@@ -4,30 +4,39 @@ The engine's start loads it from an `EngineConfig`, and the engine thread calls 
 reads and writes blocks of its pool that no step touches (see `core.runner`).
 """
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from argosy.model_config import DecoderSpec
-from argosy_engine.config import EngineConfig
+from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
 from argosy_engine.core.request import Chunk, to_table
-from argosy_engine.core.runner import NULL_BLOCK, HostBlocks, KvLayout, Launcher
+from argosy_engine.core.runner import NULL_BLOCK, HostBlocks, KvLayout
 from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
 from argosy_engine.core.step import Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.core.tokenizer import Grammars, Tokenizer
 from argosy_engine.errors import LoadError
 from argosy_engine.model.attention.carrier import Carrier, carrier_of
 from argosy_engine.model.attention.paged import HostKv, PagedPool
+from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.share import Share
 from argosy_engine.model.spec import read_generation, trunk_knows
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
+from argosy_engine.runtime.torch.graphs import (
+    Capture,
+    DecodeGraphs,
+    capture_decodes,
+    cuda_graphs,
+)
 from argosy_engine.runtime.torch.launcher import TorchLauncher
 from argosy_engine.runtime.torch.logits import Exclusions, Masks, Penalties, mask_, may_end
 from argosy_engine.runtime.torch.logprobs import Drawn, rank_prompt, split
@@ -85,8 +94,10 @@ def load(
     eos, sampling = read_generation(folder)
     eos |= {one for one in tokenizer.eos_token_ids if one < spec.vocab}
     isa = cpu.isa if cpu else ""
+    rows = 0 if ranks is not None else _graph_rows(config)
     if ranks is None:
-        loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=_execute)
+        run = partial(_execute, graph_rows=rows)
+        loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=run)
         trunk: AnyTrunk | LeadingTrunk = loaded.trunk
     else:
         decided = replace(config, dtype=_name(dtype))  # type: ignore[arg-type]
@@ -99,11 +110,20 @@ def load(
         grammars=tokenizer.grammars(spec.vocab, eos),
         eos_token_ids=eos,
         sampling_defaults=sampling,
+        graph_rows=rows,
     )
     if native:
         isa = f"native {native.name}" + " int8" * native.int8
     runner.facts = {"cpu_isa": isa, "dtype": _name(dtype)}
     return runner, tokenizer
+
+
+def _graph_rows(config: EngineConfig) -> int:
+    """Rows of the largest step that only decodes; 0 where no graphs are wanted, or where no step is
+    launched ahead, which alone uses them."""
+    if config.cuda_graphs == "off" or config.async_scheduling is False:
+        return 0
+    return min(config.max_num_seqs, config.step_tokens(on_cpu=False) or MOST_AUTO_TOKENS)
 
 
 def _load_with(
@@ -137,7 +157,11 @@ class TorchRunner:
         grammars: Grammars | None = None,
         eos_token_ids: frozenset[int] = frozenset(),
         sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
+        graph_rows: int = 0,
+        capture: Capture | None = None,
     ) -> None:
+        """`graph_rows`: graphs compute steps of up to so many decodes; 0: none do. `capture` makes
+        them in place of the GPU; with it a CPU launches steps, too."""
         self.trunk = trunk
         self._pool = pool
         self._host = HostKv(pool)
@@ -146,8 +170,9 @@ class TorchRunner:
         self.vocab_size = trunk.spec.vocab
         self.knows_likely = True
         self.on_cpu = pool.device.type == "cpu"
-        self.launcher: Launcher | None = None
-        if isinstance(trunk, Trunk) and not self.on_cpu:
+        self.launcher: TorchLauncher | None = None
+        self._graph_rows, self._capture = graph_rows, capture
+        if isinstance(trunk, Trunk) and (capture is not None or not self.on_cpu):
             self.launcher = TorchLauncher(trunk, pool, self.execute)
         self.grammars = grammars
         self._masks = Masks(grammars)
@@ -183,6 +208,23 @@ class TorchRunner:
                 sampling=SamplingParams(max_tokens=1, temperature=0.0),
             )
             self._run(_single_chunk_plan(chunk, size))
+        self.capture_graphs()
+
+    def capture_graphs(self, *, largest_only: bool = False) -> None:
+        """Have graphs compute steps of decodes from now on, where kernels of our own attend.
+
+        With `largest_only`, RuntimeError if the device cannot; otherwise a warning says so.
+        """
+        launcher, trunk, pool = self.launcher, self.trunk, self._pool
+        if launcher is None or not self._graph_rows or not isinstance(pool, TritonPool):
+            return
+        assert isinstance(trunk, Trunk)
+        capture = self._capture or cuda_graphs(pool.device)
+        if largest_only:
+            launcher.graphs = DecodeGraphs(trunk, pool, self._graph_rows)
+            launcher.graphs.capture(capture, largest_only=True)
+        else:
+            launcher.graphs = capture_decodes(trunk, pool, self._graph_rows, capture)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         began = time.perf_counter()
@@ -299,11 +341,30 @@ def _find_lost(
     }
 
 
-def _execute(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> StepOutput:
-    """A step with its sampling, by `trunk`; its threads end with it. Where steps are launched, it
-    is launched as well: draws that stay on the device take other memory."""
-    runner = TorchRunner(trunk, pool, name="", max_model_len=trunk.spec.max_positions)
+def _execute(
+    trunk: AnyTrunk,
+    pool: PagedPool,
+    plan: StepPlan,
+    *,
+    graph_rows: int = 0,
+    capture: Capture | None = None,
+) -> StepOutput:
+    """A step with its sampling, by `trunk`; its threads end with it.
+
+    Where steps are launched, it is launched as well: draws that stay on the device take other
+    memory. The largest graph is there meanwhile, in whose memory the others find room.
+    """
+    runner = TorchRunner(
+        trunk,
+        pool,
+        name="",
+        max_model_len=trunk.spec.max_positions,
+        graph_rows=graph_rows,
+        capture=capture,
+    )
     try:
+        with contextlib.suppress(RuntimeError):  # `warm_up` says so
+            runner.capture_graphs(largest_only=True)
         if runner.launcher is not None:
             chunks = [
                 replace(chunk, sampling=replace(chunk.sampling, logprobs=None))
