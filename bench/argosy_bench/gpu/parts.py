@@ -19,7 +19,7 @@ from argosy_bench.gpu.handover import measure_handovers
 from argosy_bench.gpu.logits import measure_logits
 from argosy_bench.gpu.scale import FULL, SMALL, Scale, write_model
 from argosy_bench.gpu.served import measure_served
-from argosy_bench.gpu.steps import measure_steps
+from argosy_bench.gpu.steps import measure_eager_steps, measure_steps
 from local.figures import Figure, Figures
 
 _FOLDER = Path("build/bench")
@@ -55,7 +55,8 @@ def _put_logits(figures: Figures, asked: argparse.Namespace) -> None:
 
 
 def _put_steps(figures: Figures, asked: argparse.Namespace) -> None:
-    _put(figures, asked, _in_child(measure_steps, _model(asked), _scale(asked)))
+    for run in (measure_steps, measure_eager_steps):
+        _put(figures, asked, _in_child(run, _model(asked), _scale(asked)))
 
 
 def _put_handovers(figures: Figures, asked: argparse.Namespace) -> None:

@@ -54,7 +54,7 @@ def _measure(server: Server, scale: Scale) -> dict[str, float]:
     found = {"start_s": server.start_s}
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(scale.processes, mp_context=context) as pool:
-        # The longest loads would meet kernels that are not compiled.
+        # What is first computed after the start is slower.
         _play(pool, server.url, _WARM, scale.processes)
         for load in scale.loads:
             answers = _play(pool, server.url, load, scale.processes)

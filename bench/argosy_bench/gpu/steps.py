@@ -23,6 +23,7 @@ from argosy_bench.gpu.scale import Scale
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.runner import Launcher
 from argosy_engine.core.step import StepPlan
+from argosy_engine.model.spec import read_spec
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.launcher import TorchLauncher
 from argosy_engine.runtime.torch.runner import TorchRunner, load
@@ -84,30 +85,42 @@ def roofline_s(spec: ModelSpec, work: Work, ceilings: Ceilings) -> float:
 
 
 def measure_steps(model: Path, scale: Scale) -> list[tuple[Figure, float]]:
-    """Return the times of all steps, with CUDA graphs and without where the engine has them."""
+    """Return what this device does at best, and all steps beside it."""
     ceilings = measure_ceilings(scale)
+    torch.cuda.empty_cache()  # what it was measured with is not the KV pool's otherwise
     found = [
         (Figure("read_gb_per_s", "GB/s", digits=1), ceilings.read_bytes_per_s / 1e9),
         (Figure("bf16_tflops", "TFLOP/s", digits=2), ceilings.flops_per_s / 1e12),
     ]
-    graphs = "cuda_graphs" in {field.name for field in fields(EngineConfig)}
-    for suffix, options in {"": {}, "_eager": {"cuda_graphs": "off"}}.items():
-        if suffix and not graphs:
-            continue
-        runner, launcher = _load(model, scale, options)
-        assert isinstance(runner.trunk, Trunk)
-        for name, work in _works(scale).items():
-            if not _fits(runner, work):
-                continue
-            took_s = _step_s(launcher, work, scale.repeats)
-            found.append((Figure(f"{name}{suffix}_ms", "ms", digits=2), took_s * 1e3))
-            if not suffix:
-                least_s = roofline_s(runner.trunk.spec, work, ceilings)
-                found.append((Figure(f"{name}_over_roofline", digits=2), took_s / least_s))
-        runner.close()
-        del runner, launcher
-        torch.cuda.empty_cache()
+    spec, works = read_spec(model), _works(scale)
+    for name, took_s in _times_s(model, scale, {}).items():
+        over = took_s / roofline_s(spec, works[name], ceilings)
+        found.append((Figure(f"{name}_ms", "ms", digits=2), took_s * 1e3))
+        found.append((Figure(f"{name}_over_roofline", digits=2), over))
     return found
+
+
+def measure_eager_steps(model: Path, scale: Scale) -> list[tuple[Figure, float]]:
+    """Return the steps without CUDA graphs; nothing if this engine has none."""
+    if "cuda_graphs" not in {field.name for field in fields(EngineConfig)}:
+        return []
+    times_s = _times_s(model, scale, {"cuda_graphs": "off"})
+    return [
+        (Figure(f"{name}_eager_ms", "ms", digits=2), took_s * 1e3)
+        for name, took_s in times_s.items()
+    ]
+
+
+def _times_s(model: Path, scale: Scale, options: dict[str, Any]) -> dict[str, float]:
+    """Return the seconds of each step that the KV pool has room for."""
+    runner, launcher = _load(model, scale, options)
+    times_s = {
+        name: _step_s(launcher, work, scale.repeats)
+        for name, work in _works(scale).items()
+        if _fits(runner, work)
+    }
+    runner.close()
+    return times_s
 
 
 def _works(scale: Scale) -> dict[str, Work]:
