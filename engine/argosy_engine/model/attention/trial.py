@@ -4,12 +4,13 @@
 
 The fields are those of `Wish`. A random step of prompts, chunks of prompts and decodes is written
 and attended on the device, and on the CPU by `PagedPool`, whose scores are float32 there; `Fused`
-is compared with `Plain` likewise. Exit status 0 if they agree; else the last line of stderr says
-why not. An illegal access to the GPU's
-memory ends this process and no other, and what it compiles stays in Triton's cache.
+is compared with `Plain` likewise, and draws of `TopP` with sorted rows. Exit status 0 if they
+agree; else the last line of stderr says why not. An illegal access to the GPU's memory ends this
+process and no other, and what it compiles stays in Triton's cache.
 """
 
 import json
+import math
 import sys
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from argosy_engine.core.step import FlatBatch, StepPlan, flatten
 from argosy_engine.model.attention.between import Between, Fused, Plain
 from argosy_engine.model.attention.paged import HeadNorms, PagedPool, PoolShape
 from argosy_engine.model.attention.triton_pool import TritonPool
+from argosy_engine.model.top_p import Draws, TopP
 
 _CLOSE = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 6e-2}
 """Of outputs of about 1."""
@@ -40,6 +42,7 @@ class Wish:
     head_dim: int
     hidden: int
     inner: int
+    vocab: int
     qk_norm: bool
     """Heads of Q and K are normed."""
     dtype: str
@@ -50,9 +53,13 @@ class Wish:
 def main(words: list[str]) -> int:
     """Compare attention, then norms and gates."""
     wish = Wish(**json.loads(words[1]))
-    for what, found in (("attention", _attention_error), ("a norm or a gate", _between_error)):
+    for what, measure in (
+        ("attention", _attention_error),
+        ("a norm or a gate", _between_error),
+        ("a draw with top_p", _draw_error),
+    ):
         torch.manual_seed(0)
-        error = found(wish)
+        error = measure(wish)
         if not error < _CLOSE[wish.dtype]:  # also if it is NaN
             sys.stderr.write(f"{what} is wrong by {error:.3g}\n")
             return 1
@@ -108,6 +115,32 @@ def _between_error(wish: Wish) -> float:
         gated = between.silu_and_mul(gate_up.to(device, copy=True))
         results.append([x.float().cpu() for x in (first, later, total, gated)])
     return _largest_difference(*results)
+
+
+def _draw_error(wish: Wish) -> float:
+    """How much mass is between a point and the token that is drawn there, at most."""
+    dtype: torch.dtype = getattr(torch, wish.dtype)
+    asked = torch.tensor([[0.1, 1.0, 0.95], [0.9, 0.7, 0.8], [0.5, 1.3, 0.2]], dtype=torch.float64)
+    points, temperatures, top_p = asked.unbind(1)
+    logits = (torch.randn(len(asked), wish.vocab) * 4).to(dtype)
+    there = [x.float().to(wish.device) for x in (temperatures, top_p, torch.zeros(len(asked)))]
+    draws = Draws(
+        points=points.to(wish.device), temperatures=there[0], top_p=there[1], min_p=there[2]
+    )
+    rows = torch.arange(len(asked), device=wish.device)
+    ids = torch.full_like(rows, -1)
+    TopP().draw_(ids, logits.to(wish.device), rows, draws)
+    shares = (logits.double() / temperatures.unsqueeze(1)).softmax(-1)
+    errors = []
+    for row, token in enumerate(ids.tolist()):
+        if not 0 <= token < wish.vocab:
+            return math.inf
+        order = shares[row].sort(descending=True, stable=True)
+        mass = order.values.cumsum(0)
+        point = points[row] * mass[(mass < top_p[row]).sum().clamp(max=len(mass) - 1)]
+        at = (order.indices == token).nonzero()[0, 0]
+        errors.append(max(float(mass[at] - order.values[at] - point), float(point - mass[at])))
+    return max(errors)
 
 
 def _largest_difference(right: list[torch.Tensor], found: list[torch.Tensor]) -> float:

@@ -19,6 +19,7 @@ import torch
 from argosy_engine.core.step import FlatBatch, StepPlan
 from argosy_engine.model.attention.inputs import Decodes
 from argosy_engine.model.attention.triton_pool import TritonPool
+from argosy_engine.model.top_p import TopP
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.sampler import sample_there
 
@@ -54,6 +55,7 @@ class DecodeGraphs:
         """For steps of up to `rows` sequences, as far as `MOST_ROWS` allows."""
         self._trunk = trunk
         self._pool = pool
+        self._top_p = TopP()
         self.sizes = batch_sizes(rows)
         most = self.sizes[-1]
         self._inputs = Decodes(pool.device, most)
@@ -108,7 +110,8 @@ class DecodeGraphs:
         self._graphs[size].replay()
         drawn = self._drawn[:count]
         if not all(params.greedy for params in flat.sampling):
-            ids = sample_there(self._logits[:count], flat.sampling, flat.sample_positions)
+            logits = self._logits[:count]
+            ids = sample_there(logits, flat.sampling, flat.sample_positions, self._top_p)
             torch.where(drawn < 0, drawn, ids, out=drawn)
         return drawn
 

@@ -14,6 +14,8 @@ import torch
 from argosy_engine.core.runner import Launched
 from argosy_engine.core.step import FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.model.attention.paged import PagedPool
+from argosy_engine.model.attention.triton_pool import TritonPool
+from argosy_engine.model.top_p import TopP
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.torch.graphs import DecodeGraphs
 from argosy_engine.runtime.torch.sampler import NO_NUMBER, sample_there, to_device
@@ -28,6 +30,7 @@ class TorchLauncher:
         """`execute` computes steps with a request that is not `memoryless`."""
         self._trunk = trunk
         self._pool = pool
+        self._top_p = TopP() if isinstance(pool, TritonPool) else None
         self._execute = execute
         self.graphs: DecodeGraphs | None = None
         """Compute the steps that they can, once they are captured."""
@@ -57,7 +60,7 @@ class TorchLauncher:
         logits = self._trunk.forward(
             token_ids, batch.positions, batch, self._pool, batch.sample_rows
         )
-        ids = sample_there(logits, flat.sampling, flat.sample_positions)
+        ids = sample_there(logits, flat.sampling, flat.sample_positions, self._top_p)
         return torch.where(logits.amax(-1).isfinite(), ids, -1)
 
 

@@ -1,9 +1,9 @@
 """Which KV pool an engine computes on, and how many blocks it has.
 
 The Triton kernels are tried in a child process before this one touches the GPU. No version is asked
-for: a Triton that is missing, cannot compile, compiles for another GPU or computes something
-else fails the trial, and torch computes in their place. Attention, norms and gates fall back
-together: a trunk has fused norms where its pool is a `TritonPool`.
+for: a Triton that is missing, cannot compile, compiles for another GPU or computes something else
+fails the trial, and torch computes in their place. They fall back together: norms, gates and draws
+with top_p have kernels where the pool is a `TritonPool`.
 
 The pool has what is free, less what the largest step takes. On a GPU the largest step runs once
 before the pool is made. What it takes besides weights and KV stays free. On a CPU memory that a
@@ -166,7 +166,7 @@ log = logging.getLogger(__name__)
 MakePool = Callable[[PoolShape, torch.dtype, torch.device], PagedPool]
 PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.model.attention.trial")
 _TIMEOUT_S = 300.0
-"""Six kernels are compiled, the first time."""
+"""Seven kernels are compiled, the first time."""
 
 
 def choose_pool(
@@ -190,6 +190,7 @@ def choose_pool(
         head_dim=spec.head_dim,
         hidden=spec.hidden,
         inner=spec.inner,
+        vocab=spec.vocab,
         qk_norm=spec.qk_norm,
         dtype=str(dtype).removeprefix("torch."),
         device=str(device),

@@ -28,6 +28,7 @@ from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.native_trunk import NativeTrunk
 from argosy_engine.model.share import Share
 from argosy_engine.model.spec import read_generation, trunk_knows
+from argosy_engine.model.top_p import TopP
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
@@ -44,7 +45,13 @@ from argosy_engine.runtime.torch.pool import Gauge
 from argosy_engine.runtime.torch.ranks.group import LeadingTrunk, RankGroup, listen
 from argosy_engine.runtime.torch.ranks.kv import JoinedCarrier
 from argosy_engine.runtime.torch.ranks.processes import Kind, Ranks, pack_copies
-from argosy_engine.runtime.torch.sampler import NO_NUMBER, columns, lost_rows, sample
+from argosy_engine.runtime.torch.sampler import (
+    NO_NUMBER,
+    columns,
+    lost_rows,
+    sample,
+    sample_there,
+)
 from argosy_engine.runtime.torch.sources import (
     AnyTrunk,
     Loaded,
@@ -178,6 +185,7 @@ class TorchRunner:
         self._masks = Masks(grammars)
         self._exclusions = Exclusions(self.eos_token_ids)
         self._penalties = Penalties()
+        self._top_p = TopP() if isinstance(pool, TritonPool) else None
         self.sampling_defaults = sampling_defaults
         self.max_model_len = max_model_len
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
@@ -273,13 +281,17 @@ class TorchRunner:
 
     def _draw(self, logits: torch.Tensor, flat: FlatBatch) -> tuple[list[int], list[int]]:
         """An id for each row, and the rows in which no token can follow; their ids are of any."""
+        if self._top_p is not None:  # as the launcher draws, to the last bit
+            ids = sample_there(logits, flat.sampling, flat.sample_positions, self._top_p)
+            drawn: list[int] = ids.tolist()
+            return drawn, lost_rows(logits)
         if not isinstance(self.trunk, NativeTrunk):
             return sample(logits, flat.sampling, flat.sample_positions), lost_rows(logits)
-        ids = self.trunk.draw(logits, columns(flat.sampling, flat.sample_positions))
-        lost = [row for row, token in enumerate(ids) if token < 0]
+        drawn = self.trunk.draw(logits, columns(flat.sampling, flat.sample_positions))
+        lost = [row for row, token in enumerate(drawn) if token < 0]
         for row in lost:
-            ids[row] = 0
-        return ids, lost
+            drawn[row] = 0
+        return drawn, lost
 
     def _rank_prompts(self, prompts: list[Chunk], block_size: int) -> dict[str, dict[int, Likely]]:
         """What is told of the prompts' tokens, by request; computes their KV."""

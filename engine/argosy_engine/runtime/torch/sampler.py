@@ -18,6 +18,7 @@ import torch
 
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.model.native.library import DRAW
+from argosy_engine.model.top_p import Draws, TopP
 
 NO_NUMBER = "no token can follow: the model computed no number here"
 """What is told of a row of `lost_rows`."""
@@ -62,6 +63,16 @@ class _Draws:
             None,
         )
 
+    def flat(self) -> Draws:
+        """What a kernel reads of them."""
+        min_p = torch.zeros_like(self.top_p) if self.min_p is None else self.min_p
+        return Draws(
+            points=self.points.squeeze(1),
+            temperatures=self.temperatures.squeeze(1),
+            top_p=self.top_p.squeeze(1),
+            min_p=min_p.squeeze(1),
+        )
+
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) with 53 random bits, from a hash of the key."""
@@ -90,12 +101,16 @@ def sample(
 
 
 def sample_there(
-    logits: torch.Tensor, sampling: Sequence[SamplingParams], positions: Sequence[int]
+    logits: torch.Tensor,
+    sampling: Sequence[SamplingParams],
+    positions: Sequence[int],
+    top_p: TopP | None = None,
 ) -> torch.Tensor:
     """The ids of `sample`, [S] int64 on the device of `logits`, without a question to that device.
 
     What decides over shapes is in the parameters: the host does not check whether the most likely
-    tokens hold a row's top_p, and a row without a small top_k beside it is sorted whole.
+    tokens hold a row's top_p. `top_p` draws the rows that ask for nothing else; without it these
+    are sorted whole, as those with a large top_k are.
     """
     vocab = logits.shape[1]
     ids = logits.argmax(dim=-1)
@@ -106,6 +121,9 @@ def sample_there(
     for kind, rows in rows_of.items():
         at = to_device(rows, torch.int64, logits.device)
         draws = _draws([(sampling[row], positions[row]) for row in rows], logits)
+        if kind is _top_p_alone and top_p is not None:
+            top_p.draw_(ids, logits, at, draws.flat())
+            continue
         # A row without numbers must not fail others.
         numbers = logits[at].float().nan_to_num(nan=torch.finfo(torch.float32).min)
         head = min(_HEAD, max(sampling[row].top_k for row in rows))
@@ -205,7 +223,9 @@ def _kind(params: SamplingParams, vocab: int) -> "_Kind | None":
     limited = 0 < params.top_k < vocab
     if limited and params.top_k <= _HEAD:
         return _headed
-    return _sorted_whole if limited or np.float32(params.top_p) < 1 else _free
+    if limited:
+        return _sorted_whole
+    return _top_p_alone if np.float32(params.top_p) < 1 else _free
 
 
 def _free(shares: torch.Tensor, draws: _Draws, head: int) -> torch.Tensor:  # noqa: ARG001
@@ -219,6 +239,11 @@ def _headed(shares: torch.Tensor, draws: _Draws, head: int) -> torch.Tensor:
 
 def _sorted_whole(shares: torch.Tensor, draws: _Draws, head: int) -> torch.Tensor:  # noqa: ARG001
     return _from_largest(shares, _descending(shares), draws, _token_there)[0]
+
+
+def _top_p_alone(shares: torch.Tensor, draws: _Draws, head: int) -> torch.Tensor:
+    """Where no kernel draws such rows."""
+    return _sorted_whole(shares, draws, head)
 
 
 def _draw_filtered(shares: torch.Tensor, draws: _Draws) -> torch.Tensor:
