@@ -1,5 +1,7 @@
 """KV that leaves one runner's pool and lands in another's, through the host."""
 
+from dataclasses import replace
+
 import pytest
 
 pytestmark = pytest.mark.torch
@@ -74,3 +76,37 @@ def test_a_block_whose_neighbours_land_keeps_its_kv(runners):
     before = bytes_of(here, [12])
     carry(there, here, [1, 2], [11, 13])
     assert bytes_of(here, [12]) == before
+
+
+@pytest.mark.parametrize("runners", ["bfloat16"], indirect=True)
+def test_blocks_leave_and_land_while_a_step_runs(gpu, runners):
+    there, here = runners
+    there.execute(plan_of((chunk([1, 2, 3, 4, 5], 0, LENGTH),)))
+    carry(there, here, [1, 2], [3, 4])  # what is made once is made
+    torch.cuda._sleep(10_000_000_000)  # cycles: seconds in the stream of the steps
+    running = torch.cuda.Event()
+    running.record()
+    carry(there, here, [1, 2, 3], [9, 7, 8])
+    assert not running.query()
+    assert bytes_of(here, [9, 7, 8]) == bytes_of(there, [1, 2, 3])
+    torch.cuda.synchronize()
+
+
+@pytest.mark.parametrize("runners", ["bfloat16"], indirect=True)
+def test_blocks_of_a_step_that_draws_nothing_are_whole_when_it_has_ended(gpu, runners):
+    """A chunk in the middle of a prompt: nobody reads anything of it from the device."""
+    runner = runners[0]
+    runner.execute(plan_of((replace(chunk([1, 2, 3, 4, 5], 0, LENGTH), samples=False),)))
+    early = bytes_of(runner, [1, 2, 3])
+    torch.cuda.synchronize()
+    assert bytes_of(runner, [1, 2, 3]) == early
+
+
+@pytest.mark.parametrize("runners", ["bfloat16"], indirect=True)
+def test_copies_take_no_further_pinned_memory_once_they_have_some(gpu, runners):
+    runner = runners[0]
+    bytes_of(runner, [1, 2, 3])
+    before = torch.cuda.host_memory_stats()["num_host_alloc"]
+    for _ in range(20):
+        bytes_of(runner, [1, 2, 3])
+    assert torch.cuda.host_memory_stats()["num_host_alloc"] == before

@@ -2,6 +2,7 @@
 
 import datetime
 import ssl
+import threading
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -156,3 +157,29 @@ async def test_over_tls_too_a_peer_that_does_not_read_is_cut_off(monkeypatch, tl
             await until(lambda: secured.loop.leases._table._leases[key].sends, within_s=20)
             await until(lambda: not secured.loop.leases._table._leases[key].sends, within_s=20)
             await peer.tell(Kind.RELEASE)
+
+
+async def test_over_tls_copies_of_a_device_are_waited_for_beside_the_event_loop(tls):
+    server, caller = tls
+    with (
+        node("prefill", server_ssl=server) as secured,
+        node("decode", client_ssl=lambda: caller) as decode,
+    ):
+        outgoing, waited_in = secured.runner.outgoing, []
+
+        class Copies:
+            def __init__(self, block_ids):
+                self.views = ()
+                self._block_ids = block_ids
+
+            def wait(self):
+                waited_in.append(threading.current_thread().name)
+                self.views = outgoing(self._block_ids).views
+
+        secured.runner.outgoing = Copies
+        client = decode.ask(PROMPT, secured.address)
+        await until(lambda: client.end is not None)
+        assert decode.text_of(PROMPT) == PROMPT[: len(PROMPT) // BLOCK * BLOCK]
+    assert isinstance(decode.events[-1], PullDone)
+    assert waited_in
+    assert all(name.startswith("kv-send") for name in waited_in)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from argosy_engine.core.handover.messages import PrefillPort
 from argosy_engine.core.handover.patience import transfer_s
-from argosy_engine.core.runner import HostBlocks, Runner
+from argosy_engine.core.runner import HostBlocks, InPlace, Runner
 from argosy_engine.errors import EngineError, LeaseGoneError
 from argosy_engine.transfer.messages import Pull, Push, in_thread, read_message, send_control
 from argosy_engine.transfer.nixl import Link, LinkError
@@ -153,7 +153,7 @@ class KvSender:
         return digest
 
     def _runs(self, first: int, blocks: Sequence[int]) -> Generator[_Run]:
-        """Each is on its way to the host while the one before it is sent."""
+        """Each is on its way to the host while the one before it is sent. Wait for its blocks."""
         size = self._layout.wire_block_bytes
         step = max(1, _RUN_BYTES // size)
         coming: deque[_Run] = deque()
@@ -163,8 +163,8 @@ class KvSender:
                 header, head = encode_run_head(first + at, len(run), len(run) * size)
                 coming.append(_Run(header, head, self._runner.outgoing(run)))
                 if at:
-                    yield _arrived(coming.popleft())
-            yield _arrived(coming.popleft())
+                    yield coming.popleft()
+            yield coming.popleft()
         finally:
             for left in coming:  # the blocks may be written to when this has ended
                 left.blocks.wait()
@@ -174,6 +174,8 @@ class KvSender:
     ) -> None:
         with contextlib.closing(self._runs(first, blocks)) as runs:
             for run in runs:
+                if not isinstance(run.blocks, InPlace):
+                    await in_thread(self._threads, lambda: None, run.blocks.wait)
                 digest = Digest(run.head)
                 writer.write(run.header + run.head)
                 for view in run.blocks.views:
@@ -220,6 +222,7 @@ class KvSender:
         tail = b""
         with contextlib.closing(self._runs(first, blocks)) as runs:
             for run in runs:
+                run.blocks.wait()
                 digest = Digest(run.head)
                 _send_all(sock, [tail, run.header, run.head], deadline_s)
                 for view in run.blocks.views:
@@ -229,11 +232,6 @@ class KvSender:
                         digest.update(piece)
                 tail = digest.digest()
         _send_all(sock, [tail, done], deadline_s)
-
-
-def _arrived(run: _Run) -> _Run:
-    run.blocks.wait()
-    return run
 
 
 def _send_all(

@@ -28,6 +28,11 @@ def neighbors(block_ids: Iterable[int]) -> list[tuple[int, int]]:
     return [(first, end) for first, end in runs]
 
 
+_ROOM_BYTES = 4 << 20
+"""A run of blocks is about as large."""
+_ROOMS = 16
+"""Four connections have three runs under way each, and some more."""
+
 Pair = tuple[torch.Tensor, torch.Tensor]
 """(where to, where from), of the same size."""
 
@@ -50,6 +55,8 @@ class CudaLane:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # To pin memory stops the device, so the first transfers find some in the cache.
+        _pinned = [self.room(1, _ROOM_BYTES) for _ in range(_ROOMS)]
 
     def room(self, blocks: int, block_bytes: int) -> torch.Tensor:
         return torch.empty(blocks, block_bytes, dtype=torch.uint8, pin_memory=True)
