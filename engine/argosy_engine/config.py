@@ -114,7 +114,8 @@ class EngineConfig:
     """Size of the KV pool; None: what fits into memory."""
 
     gpu_memory_utilization: float | None = None
-    """Share of the memory that the weights leave for the KV pool; None: the engine's own."""
+    """Share of the memory that the weights leave for the KV pool. None: on a GPU all but what the
+    largest step was measured to take, and a margin; elsewhere a share of the engine's own."""
 
     capacity_policy: CapacityPolicyName = "MAX_UTILIZATION"
 

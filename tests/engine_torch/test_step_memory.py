@@ -84,6 +84,33 @@ def test_the_largest_step_runs_at_the_start_and_its_memory_stays_free(folder, mo
     assert len(gauge.out.likely) == 80
 
 
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free", "step", "left"),
+    [
+        (100 * GIB, 5 * GIB, 6.5 * GIB),
+        (100 * GIB, 0, GIB),
+        (4 * GIB, 100 * MIB, 0.8 * GIB + 110 * MIB),
+    ],
+    ids=["a large GPU", "a step that takes nothing", "a small GPU"],
+)
+def test_beside_a_measured_step_the_pool_leaves_a_margin_and_no_more(folder, free, step, left):
+    spec = read_spec(folder)
+    block_bytes = 16 * spec.kv_bytes_per_token(4)
+    # So many places that they do not bound the pool.
+    shape = pool_shape(config(max_num_seqs=1 << 20), spec, torch.float32, CPU, free, step)
+    assert 0 <= free - left - (shape.blocks - 1) * block_bytes <= block_bytes
+
+
+def test_a_share_that_is_asked_for_counts_beside_a_measured_step(folder):
+    spec = read_spec(folder)
+    asked = config(max_num_seqs=1 << 20, gpu_memory_utilization=0.5)
+    shape = pool_shape(asked, spec, torch.float32, CPU, 100 * GIB, 5 * GIB)
+    assert (shape.blocks - 1) * 16 * spec.kv_bytes_per_token(4) == pytest.approx(45 * GIB, rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("sequences", "tokens", "context", "counts"),
     [

@@ -5,9 +5,9 @@ for: a Triton that is missing, cannot compile, compiles for another GPU or compu
 fails the trial, and torch computes in their place. They fall back together: norms, gates and draws
 with top_p have kernels where the pool is a `TritonPool`.
 
-The pool has what is free, less what the largest step takes. On a GPU the largest step runs once
-before the pool is made. What it takes besides weights and KV stays free. On a CPU memory that a
-step takes is given back, and the shares below leave room.
+On a GPU the largest step runs once before the pool is made, beside the largest graph. What it takes
+besides weights and KV stays free, with a margin; the pool has the rest. On a CPU memory that a step
+takes is given back, and the shares below leave room.
 """
 
 import json
@@ -38,7 +38,14 @@ _POOL_BYTES = 256 << 20
 _POOL_BYTES_LONGEST = 1 << 30
 """… unless one request of the model's full context needs more: then as much, up to this."""
 _POOL_SHARE = 0.8
-"""Share of the free memory for the KV pool in a limited control group or on an accelerator."""
+"""Share of the free memory for the KV pool in a limited control group, if no step was measured."""
+_MARGIN_BYTES = 1 << 30
+"""Free beside what was measured: code and workspaces that libraries load at their first use, KV on
+its way to and from peers, the nodes of the smaller graphs. Small devices leave 1 - _POOL_SHARE of
+what is free, if that is less."""
+_FRAGMENTS = 0.1
+"""Free beside that, as a share of the largest step's memory: steps of other sizes leave gaps in
+what torch's allocator holds."""
 
 
 class Gauge(Protocol):
@@ -122,15 +129,19 @@ def pool_shape(
     dtype: torch.dtype,
     device: torch.device,
     free: int,
-    step_bytes: int = 0,
+    measured: int | None = None,
 ) -> PoolShape:
     """LoadError(OutOfMemory) if not one block fits, or not what `--kv-cache-tokens` says.
 
-    Of `free` bytes `step_bytes` are kept free for the largest step.
+    Of `free` bytes those that the largest step takes stay free: `measured`, None if it was not.
     """
-    per_token, share = spec.kv_bytes_per_token(dtype.itemsize), config.gpu_memory_utilization
-    if share or device.type == "cuda" or is_limited():
-        budget = int(free * (share or _POOL_SHARE)) - step_bytes
+    per_token, step_bytes = spec.kv_bytes_per_token(dtype.itemsize), measured or 0
+    if config.gpu_memory_utilization:
+        budget = int(free * config.gpu_memory_utilization) - step_bytes
+    elif measured is not None:
+        budget = free - measured - _margin(free, measured)
+    elif device.type == "cuda" or is_limited():
+        budget = int(free * _POOL_SHARE)
     else:
         longest = (config.max_model_len or spec.max_positions) * per_token
         budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))
@@ -149,6 +160,11 @@ def pool_shape(
             f"--kv-cache-tokens{smaller}",
         )
     return _shape(config, spec, blocks=blocks + 1)
+
+
+def _margin(free: int, step_bytes: int) -> int:
+    """Bytes for what the measure of the largest step does not show."""
+    return min(_MARGIN_BYTES, int(free * (1 - _POOL_SHARE))) + int(step_bytes * _FRAGMENTS)
 
 
 def _shape(config: EngineConfig, spec: DecoderSpec, *, blocks: int) -> PoolShape:

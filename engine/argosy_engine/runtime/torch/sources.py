@@ -311,13 +311,16 @@ def load_model(
         source.load(dtype, device, native, group, dummy=config.load_format == "dummy")
         if group is not None:
             group.least(0)  # what is free is known when all have their weights
-        taken = 0
+        taken: int | None = None
         if gauge is not None:
             scratch = make(scratch_shape(config, source.spec), dtype, device)
             taken = _step_bytes(config, source, scratch, gauge, run)
         free = free_bytes(device, ranks)
         if group is not None:
-            free, taken = group.least(free), -group.least(-taken)
+            free = group.least(free)
+            # All ranks ask the group alike, whether or not they measured.
+            most = -group.least(-(taken or 0))
+            taken = None if taken is None else most
         shape = pool_shape(config, source.spec, dtype, device, free, taken)
         pool = make(shape, dtype, device)
     except (torch.OutOfMemoryError, MemoryError) as error:
