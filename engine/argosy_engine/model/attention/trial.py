@@ -85,7 +85,7 @@ def _attention_error(wish: Wish) -> float:
     tokens, pairs = len(flat.token_ids), wish.head_dim // 2
     made = torch.randn(tokens, wish.heads + 2 * wish.kv_heads, wish.head_dim).to(dtype)
     turn = torch.polar(torch.ones(tokens, 1, pairs), torch.rand(tokens, 1, pairs) * 6)
-    q_norm, k_norm = (torch.rand(wish.head_dim).to(dtype) + 0.5 for _ in range(2))
+    q_norm, k_norm = (torch.rand(wish.head_dim).to(dtype) + 0.25 for _ in range(2))
     results = []
     for pool in pools:
         pool.memory.copy_(past)
