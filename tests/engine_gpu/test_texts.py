@@ -1,4 +1,4 @@
-"""Texts of engines on one GPU: with and without steps ahead, together and apart."""
+"""Texts of engines on one GPU: with and without steps ahead and graphs, together and apart."""
 
 from functools import partial
 
@@ -25,11 +25,13 @@ def alone(model, tmp_path_factory):
         yield started
 
 
-@pytest.mark.parametrize("more", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 7}])
-def test_a_text_is_the_same_with_and_without_steps_ahead(model, alone, tmp_path, more):
-    with engine(model, "colocated", tmp_path / "log", "--no-async-scheduling") as waits:
+@pytest.mark.parametrize("without", [["--no-async-scheduling"], ["--cuda-graphs", "off"]], ids=str)
+def test_a_text_is_the_same_without_steps_ahead_and_without_graphs(model, alone, tmp_path, without):
+    sampled = {"temperature": 0.8, "top_p": 0.9, "seed": 7}
+    with engine(model, "colocated", tmp_path / "log", *without) as other:
         for prompt in PROMPTS:
-            assert alone.complete(prompt, 64, **more) == waits.complete(prompt, 64, **more)
+            for more in ({}, sampled):
+                assert alone.complete(prompt, 64, **more) == other.complete(prompt, 64, **more)
 
 
 def test_a_text_is_the_same_apart_and_together(model, alone, tmp_path):
