@@ -259,6 +259,19 @@ async def test_a_connection_that_stalls_ends_with_the_time_of_the_whole_range(mo
             await received(server, Device())
 
 
+async def test_a_further_connection_that_stalls_is_given_up_when_the_others_are_done(monkeypatch):
+    monkeypatch.setattr(fetch, "_LAG_S", 0.05)
+    memory = Device()
+    async with Server({2: "is silent"}, together=4) as server:
+        it = fetch_from(server, memory)
+        await asyncio.to_thread(it.receive, BLOCKS // 2)
+        await asyncio.to_thread(it.receive, BLOCKS)  # nor does it come back
+        assert (it.at, memory.verified) == (BLOCKS, WHOLE)
+        assert memory.under_way == 0
+        it.close()
+    assert sum(number == 2 for number, _ in server.pulls) == 1
+
+
 async def test_a_pull_that_is_stopped_writes_to_no_block_when_its_thread_has_ended():
     memory = Device()
     async with Server(dict.fromkeys(range(4), "is silent"), together=4) as server:

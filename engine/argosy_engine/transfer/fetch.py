@@ -39,6 +39,8 @@ _SHARE_BYTES = 16 << 20
 """
 _LANDING = 2
 """Runs whose copies may be under way while the next one arrives."""
+_LAG_S = 1.0
+"""A further connection is waited for this long in any case, when the others have nothing to do."""
 _TCP = Routes(None)
 
 
@@ -120,10 +122,15 @@ class Fetch:
                 self._helpers.submit(self._help, connection, pieces, most)
                 for connection in self._connections[1:most]
             ]
+        began = time.monotonic()
         try:
             self._fetch_pieces(self._own, pieces, most)
             while helping := _begun(helping):
-                ended, left = wait(helping, return_when=FIRST_COMPLETED)
+                # One that needs as long again as all that has come will not help.
+                patience_s = max(_LAG_S, time.monotonic() - began)
+                ended, left = wait(helping, patience_s, return_when=FIRST_COMPLETED)
+                if not ended:
+                    self._stop_helpers()
                 for helper in ended:
                     helper.result()
                 helping = list(left)
@@ -137,6 +144,11 @@ class Fetch:
             raise
         finally:
             self.at = pieces.at
+
+    def _stop_helpers(self) -> None:
+        """Their pieces are fetched by the pull's own connection, and they stay closed."""
+        for connection in self._connections[1:]:
+            connection.stop()
 
     def _step(self) -> int:
         return max(1, _SHARE_BYTES // self._layout.wire_block_bytes)
