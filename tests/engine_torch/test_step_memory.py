@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model.attention.inputs import Staging  # noqa: E402
+from argosy_engine.model.attention.paged import PagedPool  # noqa: E402
 from argosy_engine.model.share import Share  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.runtime.torch import runner  # noqa: E402
@@ -148,8 +149,8 @@ class Pair:
     Sums and logits are those of this rank alone.
     """
 
-    def __init__(self, free, taken):
-        self.others = [0, free, -taken]
+    def __init__(self, free, taken, kernels=1):
+        self.others = [kernels, 0, free, -taken]
 
     def sum_(self, x):
         pass
@@ -178,3 +179,17 @@ def test_ranks_leave_room_for_the_largest_step_of_any_in_what_the_fullest_has(
     block_bytes = 16 * source.spec.kv_bytes_per_token(4)
     assert loaded.pool.shape.blocks - 1 == pool * MIB // block_bytes
     assert len(gauge.out) == options.max_num_seqs
+
+
+@pytest.mark.parametrize(("here", "there"), [(True, True), (True, False), (False, True)])
+def test_ranks_use_kernels_only_if_they_work_for_all(folder, monkeypatch, here, there):
+    class Kernels(PagedPool):
+        """As `TritonPool`."""
+
+    chosen = Kernels if here else PagedPool
+    monkeypatch.setattr("argosy_engine.runtime.torch.sources.choose_pool", lambda *_: chosen)
+    options = config(folder, tensor_parallel_size=2, kv_cache_tokens=64)
+    group = Pair(40 * MIB, 0, kernels=int(there))
+    source = TrunkSource(folder, Share(0, 2))
+    loaded = load_model(options, source, torch.float32, CPU, None, group)
+    assert isinstance(loaded.pool, Kernels) is (here and there)

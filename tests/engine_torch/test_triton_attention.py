@@ -24,9 +24,10 @@ from argosy_engine.model.attention.between import Fused, Plain  # noqa: E402
 from argosy_engine.model.attention.paged import HeadNorms, PagedPool, PoolShape  # noqa: E402
 from argosy_engine.model.attention.triton_pool import Tiles, TritonPool  # noqa: E402
 from argosy_engine.model.loader import dummy_weights  # noqa: E402
+from argosy_engine.model.share import Share  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.model.top_p import TopP  # noqa: E402
-from argosy_engine.model.trunk import Trunk  # noqa: E402
+from argosy_engine.model.trunk import Linear, Trunk  # noqa: E402
 from argosy_engine.runtime.torch.pool import choose_pool, scratch_shape  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
@@ -327,17 +328,30 @@ def test_kernels_whose_trial_fails_leave_attention_to_torch(spec, caplog, progra
     assert f"the Triton kernels fail on this GPU ({why})" in caplog.text
 
 
+class Alone:
+    """The `Group` of a rank whose peers add nothing."""
+
+    def sum_(self, x):
+        pass
+
+    def gather(self, x):
+        return [x, x]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("qk_norm", [False, True])
-def test_the_trunk_computes_the_same_logits_with_the_kernels(spec, qk_norm):
-    spec = replace(spec, qk_norm=qk_norm)
-    weights = dummy_weights(spec, torch.float32, CPU)
-    shape = PoolShape(blocks=9, layers=2, kv_heads=2, block_size=16, head_dim=16)
+def test_the_trunk_computes_the_same_logits_with_the_kernels(spec, qk_norm, ranks):
+    """With several ranks, the part of one of them."""
+    spec, share = replace(spec, qk_norm=qk_norm), Share(0, ranks)
+    weights = dummy_weights(spec, torch.float32, CPU, Linear, share, Alone())
+    spec = share.of_model(spec)
+    shape = PoolShape(blocks=9, layers=2, kv_heads=spec.kv_heads, block_size=16, head_dim=16)
     tables = [[3, 7], [5, 1]]
     ways = [
         (Trunk(spec, weights, max_positions=64, between=between), pool)
         for between, pool in (
             (Plain(), PagedPool(shape, torch.float32, CPU)),
-            (Fused(), TritonPool(shape, torch.float32, CPU, heads=4)),
+            (Fused(), TritonPool(shape, torch.float32, CPU, heads=spec.heads)),
         )
     ]
     for work in ([(0, 18), (0, 3)], [(18, 2), (3, 1)]):

@@ -141,7 +141,9 @@ def _without_amx(given: str | None) -> bool:
 def _wanted(config: EngineConfig, flags: set[str]) -> bool:
     """Whether torch multiplies, and AMX is announced, which may not work, or the faster type is
     not known."""
-    torch_alone = config.compute == "torch" or config.dtype == "float16"
+    torch_alone = (
+        config.compute == "torch" or config.dtype == "float16" or config.tensor_parallel_size > 1
+    )
     if not torch_alone and choose() is not None and trunk_knows(Path(config.model)):
         return False
     if "amx_tile" in flags and not _without_amx(os.environ.get(_VARIABLE)):

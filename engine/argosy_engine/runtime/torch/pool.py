@@ -1,6 +1,6 @@
 """Which KV pool an engine computes on, and how many blocks it has.
 
-The Triton kernels are tried in a child process before this one touches the GPU. No version is asked
+The Triton kernels are tried in a child process before this one uses the GPU. No version is asked
 for: a Triton that is missing, cannot compile, compiles for another GPU or computes something else
 fails the trial, and torch computes in their place. They fall back together: norms, gates and draws
 with top_p have kernels where the pool is a `TritonPool`.
@@ -194,8 +194,7 @@ def choose_pool(
 ) -> MakePool:
     """What makes the pool. A CPU and `--compute torch` have plain torch without a trial.
 
-    Models that transformers computes have it as well, and several ranks, for which `--compute` is
-    torch.
+    Models that transformers computes have it as well. Each rank tries the kernels on its own GPU.
     """
     if device.type != "cuda" or config.compute == "torch" or not isinstance(spec, ModelSpec):
         return PagedPool

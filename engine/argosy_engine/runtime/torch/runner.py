@@ -143,7 +143,7 @@ def _load_with(
     try:
         group = RankGroup(0, ranks.size, device, port=port, listener=listener)
         dtype = getattr(torch, config.dtype)
-        loaded = load_model(config, source, dtype, device, None, group, run=_execute)
+        loaded = load_model(config, source, dtype, device, None, group, run=_execute_once)
     except RuntimeError as error:
         ranks.fail(error)
     assert isinstance(loaded.trunk, Trunk)
@@ -351,6 +351,15 @@ def _find_lost(
         else _ALL_EXCLUDED
         for row in rows
     }
+
+
+def _execute_once(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> StepOutput:
+    """As `_execute`, where the other ranks compute the step once, and none is launched."""
+    runner = TorchRunner(trunk, pool, name="", max_model_len=trunk.spec.max_positions)
+    try:
+        return runner.execute(plan)
+    finally:
+        runner.close()
 
 
 def _execute(

@@ -113,7 +113,7 @@ def open_library(
             "--quantization int8: torch has no products of 8-bit integers here; say --compute "
             "native, or leave it out",
         )
-    if config.compute == "torch" or device.type != "cpu":
+    if config.compute == "torch" or config.tensor_parallel_size > 1 or device.type != "cpu":
         return None
     if config.dtype == "float16":
         log.info("torch computes float16: the native step has float32 and bfloat16")
@@ -304,6 +304,8 @@ def load_model(
     """
     ranks = config.tensor_parallel_size
     make = choose_pool(config, source.spec, dtype, device)
+    if group is not None and not group.least(int(make is not PagedPool)):
+        make = PagedPool  # kernels that fail on one rank's GPU are used by none
     need = source.weight_bytes(dtype, device, native)
     _refuse_what_cannot_fit(need, free_bytes(device, ranks), dtype)
     gauge = gauge or (CudaGauge(device) if device.type == "cuda" else None)

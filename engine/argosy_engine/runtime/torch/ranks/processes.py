@@ -152,10 +152,7 @@ _NOTICE_S = 5.0
 
 
 def for_ranks(config: EngineConfig) -> EngineConfig:
-    """Each rank's options: torch computes, with its share of the threads.
-
-    LoadError for what several ranks do not do.
-    """
+    """Each rank's options: its share of the threads. LoadError for what several ranks do not do."""
     size = config.tensor_parallel_size
     for wrong, instead in (
         (config.compute == "native" and "--compute native", "say --compute torch"),
@@ -168,7 +165,7 @@ def for_ranks(config: EngineConfig) -> EngineConfig:
                 f"{instead}, or leave --tensor-parallel-size out",
             )
     threads = max(1, (config.threads or allowed_threads()) // size)
-    return replace(config, compute="torch", threads=threads)
+    return replace(config, threads=threads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
