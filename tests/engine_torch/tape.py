@@ -53,6 +53,11 @@ class Tape:
         if not any(one is owner for one in self._owners):
             self._owners.append(owner)
 
+    def capture_step(self, compute):
+        """As `capture`, of a method of an object that keeps its own tensors."""
+        self.keep(compute.func.__self__)
+        return self.capture(compute)
+
     def capture(self, compute):
         recording = _Recording({_place(one) for one in tensors_of(self._owners)})
         self._recording = recording

@@ -19,12 +19,13 @@ from argosy_engine.core.request import Chunk, NewRequest, to_table  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan  # noqa: E402
 from argosy_engine.runtime.ahead import Ahead, OneByOne  # noqa: E402
+from argosy_engine.runtime.torch.graphs import capture_decodes  # noqa: E402
 from argosy_engine.runtime.torch.launcher import TorchLauncher  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from argosy_engine.runtime.torch.sampler import sample, sample_there  # noqa: E402
 from argosy_engine.server.serve import _scheduler  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
-from tests.engine_torch.tape import Questions  # noqa: E402
+from tests.engine_torch.tape import Questions, Tape  # noqa: E402
 
 PROMPTS = [[5 + (at * 31 + one * 17) % 250 for at in range(9 + 14 * one)] for one in range(8)]
 GREEDY = SamplingParams(max_tokens=40, temperature=0.0, ignore_eos=True)
@@ -68,8 +69,12 @@ class Serving:
         if ahead:
             self.launch_ahead()
 
-    def launch_ahead(self):
-        launcher = TorchLauncher(self.runner.trunk, self.runner._pool, self.runner.execute)
+    def launch_ahead(self, *, graphs=False):
+        trunk, pool = self.runner.trunk, self.runner._pool
+        launcher = TorchLauncher(trunk, pool, self.runner.execute)
+        if graphs:
+            tape = Tape(pool, trunk, trunk._between)
+            launcher.graphs = capture_decodes(trunk, pool, 2, tape.capture_step)
         self.steps = Ahead(self.scheduler, launcher, may_go_on=lambda: True, clock=lambda: 0.0)
 
     def texts(self, asked):
@@ -130,19 +135,20 @@ def test_triton_kernels_take_tokens_from_where_they_were_drawn(config):
     pytest.importorskip("triton")
     triton_pool = importlib.import_module("argosy_engine.model.attention.triton_pool")
 
-    def texts(*, ahead):
+    def texts(*, ahead, graphs=False):
         serving = Serving(config, ahead=False)
         old, spec = serving.runner._pool, serving.runner.trunk.spec
         pool = triton_pool.TritonPool(old.shape, torch.float32, old.device, heads=spec.heads)
         serving.runner._pool = pool
         if ahead:
-            serving.launch_ahead()
+            serving.launch_ahead(graphs=graphs)
         found = serving.texts([replace(params, max_tokens=3) for params in ASKED[:2]])
         return found, serving.followed
 
     (found, followed), (expected, _) = texts(ahead=True), texts(ahead=False)
     assert found == expected
     assert followed == 2
+    assert texts(ahead=True, graphs=True) == (expected, 2)
 
 
 def test_launching_asks_the_device_no_question(config):

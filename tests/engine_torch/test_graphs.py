@@ -243,9 +243,8 @@ class Model:
 
     def capture(self, compute):
         """By the tape; the graphs' own buffers are kept as well."""
-        self.tape.keep(compute.func.__self__)
         self.captured.append(compute.args[0])
-        return self.tape.capture(compute)
+        return self.tape.capture_step(compute)
 
     @property
     def replays(self):
