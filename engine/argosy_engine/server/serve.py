@@ -120,7 +120,7 @@ async def _run(
         scheduler=scheduler,
         runner=runner,
         metrics=metrics,
-        deliver=Deliveries(asyncio.get_running_loop().call_soon_threadsafe).post,
+        deliver=Deliveries(asyncio.get_running_loop()).post,
         launcher=_launcher(config, runner),
     )
     loop.prefills_for_peers = role.now != "decode"

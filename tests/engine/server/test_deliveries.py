@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.server.deliveries import Deliveries
+from argosy_engine.server.deliveries import MOST_REST_S, Deliveries
 from tests.engine.server.spelling import Engine, events_of
 from tests.engine.server.test_streams import Client
 
@@ -47,6 +47,30 @@ def token(number: int) -> Emission:
     return Emission(Sequence(REQUEST, [1], 0), number)
 
 
+class Turns:
+    """An event loop in virtual time: its calls run when `run` is called."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.due: list = []
+        """When, and what."""
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon_threadsafe(self, call) -> None:
+        self.call_later(0.0, call)
+
+    def call_later(self, delay_s, call) -> None:
+        self.due.append((self.now + delay_s, call))
+
+    def run(self) -> None:
+        while self.due:
+            at_s, call = self.due.pop(0)
+            self.now = max(self.now, at_s)
+            call()
+
+
 SINKS = 3
 STEPS = st.lists(
     st.one_of(
@@ -58,36 +82,85 @@ STEPS = st.lists(
 
 @given(steps=STEPS, refused=st.sets(st.integers(0, SINKS - 1)))
 def test_each_sink_gets_all_in_order_and_a_refusal_last(steps, refused):
-    due: list = []
-    deliveries = Deliveries(due.append)
+    aio = Turns()
+    deliveries = Deliveries(aio)
     sinks, sent = [Sink() for _ in range(SINKS)], [[] for _ in range(SINKS)]
     for number, step in enumerate(steps):
         if step is None:
-            while due:
-                due.pop(0)()
+            aio.run()
             assert [sink.got for sink in sinks] == sent
             continue
         for to in step:
             sent[to].append(number)
         deliveries.post([(sinks[to], token(number)) for to in step])
-        assert len(due) == 1
+        assert len(aio.due) == 1
     deliveries.post([(sinks[to], REFUSAL) for to in refused])
-    while due:
-        due.pop(0)()
+    aio.run()
     for number, sink in enumerate(sinks):
         assert sink.got == sent[number] + [REFUSAL] * (number in refused)
 
 
 def test_steps_that_the_event_loop_has_not_seen_come_together():
-    due: list = []
-    deliveries, sink = Deliveries(due.append), Sink()
+    aio, sink = Turns(), Sink()
+    deliveries = Deliveries(aio)
     for number in range(3):
         deliveries.post([(sink, token(number))])
-    due.pop()()
+    aio.run()
     deliveries.post([(sink, token(3))])
-    due.pop()()
+    aio.run()
     assert sink.got == [0, 1, 2, 3]
     assert sink.together == [3, 1]
+
+
+class Slow(Sink):
+    """Takes time for what it gets; meanwhile the engine may finish steps."""
+
+    def __init__(self, aio: Turns, takes_s: float) -> None:
+        super().__init__()
+        self._aio, self._takes_s = aio, takes_s
+        self.meanwhile: list = []
+        """What the engine does in the next call, and the one after it."""
+        self.came: list[float] = []
+
+    def emit(self, *emissions: Emission) -> None:
+        self.came.append(self._aio.now)
+        super().emit(*emissions)
+        self._aio.now += self._takes_s
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+
+
+@pytest.mark.parametrize(("takes_s", "rests_s"), [(0.004, 0.004), (0.5, MOST_REST_S)])
+def test_an_event_loop_that_is_behind_rests_as_long_as_it_delivered(takes_s, rests_s):
+    aio = Turns()
+    deliveries, sink = Deliveries(aio), Slow(aio, takes_s)
+    sink.meanwhile = [lambda: deliveries.post([(sink, token(1))])]
+    deliveries.post([(sink, token(0))])
+    aio.run()
+    assert sink.got == [0, 1]
+    assert sink.came == [0.0, pytest.approx(takes_s + rests_s)]
+
+
+def test_a_step_that_ends_after_the_delivery_is_handed_over_at_once():
+    aio = Turns()
+    deliveries, sink = Deliveries(aio), Slow(aio, 0.004)
+    for number in range(3):
+        deliveries.post([(sink, token(number))])
+        aio.run()
+    assert sink.came == [0.0, pytest.approx(0.004), pytest.approx(0.008)]
+
+
+def test_what_comes_during_a_rest_is_delivered_with_what_waits():
+    aio = Turns()
+    deliveries, sink = Deliveries(aio), Slow(aio, 0.004)
+    sink.meanwhile = [lambda: deliveries.post([(sink, token(1))])]
+    deliveries.post([(sink, token(0))])
+    aio.due.pop(0)[1]()
+    aio.due.pop(0)[1]()  # it rests
+    deliveries.post([(sink, token(2))])
+    aio.run()
+    assert sink.got == [0, 1, 2]
+    assert sink.together == [1, 2]
 
 
 async def test_nothing_is_lost_between_the_threads():
@@ -98,7 +171,7 @@ async def test_nothing_is_lost_between_the_threads():
             over.set()
 
     sinks, steps = [Sink(), Sink(), Last()], range(2000)
-    deliveries = Deliveries(asyncio.get_running_loop().call_soon_threadsafe)
+    deliveries = Deliveries(asyncio.get_running_loop())
 
     def run() -> None:
         for number in steps:
@@ -118,13 +191,13 @@ class Behind(Engine):
 
     def __init__(self, turns: int) -> None:
         super().__init__()
-        due: list = []
-        self.loop._deliver = Deliveries(due.append).post
+        aio = Turns()
+        self.loop._deliver = Deliveries(aio).post
         turn, number = self.loop._turn, itertools.count(1)
 
         def turn_late() -> bool:
-            if next(number) % turns == 0 and due:
-                due.pop()()
+            if next(number) % turns == 0:
+                aio.run()
             return turn()
 
         self.loop._turn = turn_late
