@@ -17,6 +17,7 @@ from argosy_engine.config import (
     CudaGraphs,
     Dtype,
     EngineConfig,
+    KvCacheDtype,
     PreemptionModeName,
 )
 from argosy_engine.errors import EngineError, LoadError
@@ -82,6 +83,10 @@ def parse(arguments: list[str]) -> EngineConfig:
     if options["load_format"] == "sim" and options["quantization"] != "none":
         raise LoadError(
             "BadArgument", "--quantization: a simulated engine has no weights; leave it out"
+        )
+    if options["load_format"] == "sim" and options["kv_cache_dtype"] != "auto":
+        raise LoadError(
+            "BadArgument", "--kv-cache-dtype: a simulated engine has no KV; leave it out"
         )
     if options["load_format"] != "sim" and options["sim_output_lengths"] is not None:
         raise LoadError(
@@ -174,6 +179,12 @@ def _parser() -> argparse.ArgumentParser:
     option("--role-file", help="file that says prefill or decode; it may change while serving")
     option("--load-format", default="auto", choices=("auto", "dummy", "sim"))
     option("--dtype", default="auto", choices=get_args(Dtype))
+    option(
+        "--kv-cache-dtype",
+        default="auto",
+        choices=get_args(KvCacheDtype),
+        help="fp8: half the memory of bfloat16 for KV, and coarser numbers",
+    )
     option(
         "--compute",
         default="auto",

@@ -26,6 +26,10 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 """Type of the numbers in computation and of the KV. auto: the checkpoint's type on a GPU. On a CPU
 bfloat16 where that is the faster type and the checkpoint is not float32, else float32."""
 
+KvCacheDtype = Literal["auto", "fp8"]
+"""auto: KV has the type of the computation. fp8: it is rounded to float8_e4m3fn, with a scale of 1,
+and takes half the memory of bfloat16; torch or the Triton kernels widen it. vLLM's name."""
+
 Quantization = Literal["none", "int8"]
 """int8: the native step holds the matrices as 8-bit integers, rounded when they are loaded, and
 rounds what they are multiplied with at each step. Embedding, norms and KV keep their type."""
@@ -77,6 +81,8 @@ class EngineConfig:
     """dummy: random weights of the model's shape. sim: no model, a timing profile."""
 
     dtype: Dtype = "auto"
+
+    kv_cache_dtype: KvCacheDtype = "auto"
 
     compute: Compute = "auto"
 
@@ -204,6 +210,13 @@ class EngineConfig:
 
     pod_ip: str = ""
     """POD_IP; "" outside a cluster."""
+
+    @property
+    def beyond_native(self) -> str:
+        """The option for which torch computes the steps on a CPU; empty: there is none."""
+        if self.dtype == "float16":
+            return "--dtype float16"
+        return "--kv-cache-dtype fp8" if self.kv_cache_dtype == "fp8" else ""
 
     def step_tokens(self, *, on_cpu: bool) -> int | None:
         """Tokens of a step as a limit; None: the engine chooses. `on_cpu`: a CPU computes them."""

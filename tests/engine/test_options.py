@@ -80,6 +80,8 @@ def test_an_engine_that_cannot_launch_ahead_says_so_if_it_is_told_to():
         (("--capacity-policy", "fifo"), "'PAST_FUTURE'"),
         (("--quantization", "int4"), "choose from 'none', 'int8'"),
         (("--quantization", "int8"), "a simulated engine has no weights; leave it out"),
+        (("--kv-cache-dtype", "int8"), "choose from 'auto', 'fp8'"),
+        (("--kv-cache-dtype", "fp8"), "a simulated engine has no KV; leave it out"),
         (("--sim-output-lengths", "0"), "--sim-output-lengths must be greater than 0, got 0"),
         (("--load-format", "dummy", "--sim-output-lengths", "9"), "or write --model sim:PRESET"),
     ],

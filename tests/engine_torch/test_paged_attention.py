@@ -145,3 +145,60 @@ def test_chunks_and_decodes_of_scattered_blocks_attend_as_whole_sequences_do(
     errors = [sequences.step() for _ in range(12)]
     assert max(errors) < CLOSE[dtype]
     assert min(sequences.done) > 0
+
+
+@pytest.mark.parametrize("window", [0, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_a_pool_in_fp8_attends_to_the_numbers_that_it_has_rounded(dtype, window):
+    torch.manual_seed(3)
+    shape = PoolShape(blocks=9, layers=LAYERS, kv_heads=2, block_size=4, head_dim=16)
+    narrow, wide = (PagedPool(shape, kind, torch.device("cpu")) for kind in (paged.FP8, dtype))
+    for start, count in ((0, 13), (13, 1), (14, 3)):
+        flat = flatten(plan_of(start, count))
+        fused = torch.randn(count, 4 + 4, 16).to(dtype)
+        q, kv = fused[:, :4], fused[:, 4:] * 3
+        kv[:, 0, 0] = 1000.0
+        rounded = kv.float().clamp(-448, 448).to(paged.FP8).to(dtype)
+        found = []
+        for pool, written in ((narrow, kv), (wide, rounded)):
+            batch = pool.prepare(flat)
+            pool.write(1, batch, written)
+            found.append(pool.attend(1, batch, q, window))
+        assert torch.equal(*found)
+        assert found[0].dtype is dtype
+
+
+def test_a_pool_in_fp8_keeps_what_is_no_number():
+    shape = PoolShape(blocks=9, layers=LAYERS, kv_heads=2, block_size=4, head_dim=16)
+    pool = PagedPool(shape, paged.FP8, torch.device("cpu"))
+    batch = pool.prepare(flatten(plan_of(0, 5)))
+    kv = torch.ones(5, 4, 16)
+    kv[2, 3, 1] = float("nan")
+    pool.write(0, batch, kv)
+    out = pool.attend(0, batch, torch.ones(5, 4, 16))
+    assert int(pool.memory.float().isnan().sum()) == 1
+    assert out[-1].isnan().any()
+
+
+def plan_of(start, count):
+    chunk = Chunk(
+        request_id="r",
+        tokens=[0] * (start + count),
+        block_table=to_table([7, 2, 5, 1, 8]),
+        start=start,
+        count=count,
+        samples=False,
+        decode=count == 1,
+        sampling=SamplingParams(max_tokens=1),
+        n_prompt=start + count,
+    )
+    return StepPlan(
+        index=1,
+        chunks=(chunk,),
+        block_size=4,
+        prefill_tokens=count,
+        prefill_sequences=1,
+        decode_sequences=0,
+        decode_context_tokens=0,
+        after_idle=True,
+    )

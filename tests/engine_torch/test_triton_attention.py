@@ -36,6 +36,7 @@ LAYERS = 2
 CLOSE = {torch.float32: 5e-6, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 """Of outputs of about 1. The interpreter cuts bfloat16 off, where a GPU rounds."""
 TYPES = [torch.float32, torch.float16, torch.bfloat16]
+FP8 = torch.float8_e4m3fn
 
 
 def plan(tables, work, size):
@@ -247,6 +248,42 @@ def test_the_tiles_with_the_most_keys_are_computed_first():
     assert firsts == [56, 40, 32, 20, 16, 0]
 
 
+@settings(max_examples=6)
+@given(
+    work=works(),
+    group=st.sampled_from([1, 3]),
+    dim=st.sampled_from([64, 80]),
+    window=st.just(0) | st.integers(1, 70),
+    dtype=st.sampled_from(TYPES),
+    seed=st.integers(0, 1 << 30),
+)
+def test_kv_in_fp8_is_saturated_as_it_is_written_and_widened_as_it_is_read(
+    work, group, dim, window, dtype, seed
+):
+    """What is written has a code of its own: the interpreter rounds others in its own way."""
+    shape = PoolShape(blocks=17, layers=LAYERS, kv_heads=2, block_size=16, head_dim=dim)
+    wide, _, tables = pools(shape, torch.float32, group, random.Random(seed))
+    plain, kernels = PagedPool(shape, FP8, CPU), TritonPool(shape, FP8, CPU, heads=2 * group)
+    kernels.tiles = Tiles(32, 16, 16, 16, kernels.tiles.width)
+    for pool in (plain, kernels):
+        pool.memory.copy_(wide.memory)
+    tables = tables[: len(work)]
+    flat = plan(tables, work, 16)
+    q, kv, _ = heads_of(len(flat.token_ids), group, shape, dtype)
+    kv = torch.where(kv.abs() < 2**-6, 0, kv.float()).to(FP8).float()
+    kv[-1, :, 0], kv[-1, :, 1] = 1000.0, -1000.0
+    results = []
+    for pool in (plain, kernels):
+        batch = pool.prepare(flat)
+        pool.write(1, batch, kv.to(dtype))
+        results.append((pool.attend(1, batch, q, window).double(), pool.memory.float()))
+    (right, written), (found, also) = results
+    assert torch.equal(written, also)
+    assert written.max() == 448
+    assert written.min() == -448
+    assert float((found - right).abs().max()) < CLOSE[dtype] * float(right.abs().max())
+
+
 def test_a_number_that_is_none_stays_in_its_sequence():
     shape = PoolShape(blocks=17, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
     _, kernels, tables = pools(shape, torch.float32, 2, random.Random(1))
@@ -265,6 +302,7 @@ def test_a_number_that_is_none_stays_in_its_sequence():
 
 def wish(**changed):
     fields = {"heads": 2, "kv_heads": 1, "block_size": 32, "head_dim": 64, "dtype": "float32"}
+    fields |= {"kv_dtype": "float32"}
     fields |= {"hidden": 96, "inner": 200, "vocab": 300, "qk_norm": True, "device": "cpu"}
     return json.dumps(fields | changed)
 
@@ -368,7 +406,7 @@ from triton.compiler import ASTSource, compile
 from argosy_engine.model import top_p_kernels
 from argosy_engine.model.attention import between_kernels, triton_kernels
 
-element, arch = sys.argv[1], int(sys.argv[2])
+element, arch, pool = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 SIZES = dict(KV_HEADS=2, GROUP=3, BLOCK=16, DIM=80, WIDTH=128, ROWS=16, KEYS=16, WIDEN=False)
 WRITE = dict(Q_HEADS=6, KV_HEADS=2, BLOCK=16, DIM=80, WIDTH=128, HEADS=16, TURN=True, NORM=True)
 CONSTANTS = {
@@ -380,10 +418,11 @@ CONSTANTS = {
     "silu_and_mul": dict(INNER=1100, WIDTH=1024),
     "draw_top_p": dict(WIDTH=4096),
 }
-ELEMENTS = ("q", "out", "pool", "heads", "q_norm", "k_norm", "hidden", "added", "weight", "gate_up",
+ELEMENTS = ("q", "out", "heads", "q_norm", "k_norm", "hidden", "added", "weight", "gate_up",
             "logits")
 FLOATS = ("sums_of", "totals_of", "largest_of", "turns", "temperatures", "top_ps", "min_ps")
-OTHERS = {"points": "*fp64", "rows": "*i64", "ids": "*i64", "scale": "fp32", "eps": "fp32"}
+OTHERS = {"pool": "*" + pool, "points": "*fp64", "rows": "*i64", "ids": "*i64", "scale": "fp32",
+          "eps": "fp32"}
 NUMBERS = ("layer", "block_stride", "reach", "token_stride", "head_stride", "q_token_stride",
            "q_head_stride", "row_stride", "vocab")
 MODULES = (triton_kernels, between_kernels, top_p_kernels)
@@ -405,12 +444,21 @@ for name, constants in CONSTANTS.items():
 """
 
 
-@pytest.mark.parametrize(("element", "arch"), [("bf16", 90), ("fp16", 80), ("fp32", 80)])
-def test_the_compiler_makes_gpu_code_of_each_kernel(tmp_path, element, arch):
+@pytest.mark.parametrize(
+    ("element", "arch", "pool"),
+    [
+        ("bf16", 90, "bf16"),
+        ("fp16", 80, "fp16"),
+        ("fp32", 80, "fp32"),
+        ("bf16", 90, "fp8e4nv"),
+        ("fp16", 89, "fp8e4nv"),
+    ],
+)
+def test_the_compiler_makes_gpu_code_of_each_kernel(tmp_path, element, arch, pool):
     """The interpreter takes more of Python than the compiler does. It needs no GPU."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     made = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", COMPILE, element, str(arch)],
+        [sys.executable, "-W", "ignore", "-c", COMPILE, element, str(arch), pool],
         env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -15,6 +15,7 @@ from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.runtime.cpu import Cpu  # noqa: E402
 from argosy_engine.runtime.torch import runner as torch_runner  # noqa: E402
 from argosy_engine.runtime.torch import sources  # noqa: E402
+from argosy_engine.runtime.torch.pool import kv_type, pool_shape  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 from tests.engine_torch.test_tensor_parallel import loaded  # noqa: E402
 
@@ -139,14 +140,71 @@ def test_auto_is_the_checkpoints_type_on_a_gpu_and_a_fast_one_on_a_cpu(
 
 
 @pytest.mark.parametrize("option", [{"compute": "native"}, {"quantization": "int8"}])
-def test_what_only_the_native_step_does_is_refused_in_float16(tiny, option):
+@pytest.mark.parametrize("beyond", [{"dtype": "float16"}, {"kv_cache_dtype": "fp8"}])
+def test_what_the_native_step_does_not_do_is_refused_beside_what_it_alone_does(
+    tiny, option, beyond
+):
     with pytest.raises(LoadError) as refused:
-        start(tiny, **{"compute": "auto", "dtype": "float16"} | option)
+        start(tiny, **{"compute": "auto"} | beyond | option)
     assert refused.value.reason == "BadArgument"
-    assert "say --dtype bfloat16" in refused.value.message
+    ((name, value),) = beyond.items()
+    assert f"does not do --{name.replace('_', '-')} {value}" in refused.value.message
 
 
-def test_torch_computes_float16_where_the_native_step_could_be(tiny):
-    runner = start(tiny, compute="auto", dtype="float16")
+@pytest.mark.parametrize("beyond", [{"dtype": "float16"}, {"kv_cache_dtype": "fp8"}])
+def test_torch_computes_what_the_native_step_does_not_do(tiny, beyond):
+    runner = start(tiny, compute="auto", **beyond)
     assert "native" not in runner.facts["cpu_isa"]
     runner.warm_up()
+
+
+# ----------------------------------------------------------------- KV in FP8
+
+
+def test_kv_in_fp8_takes_a_quarter_of_float32_and_half_of_bfloat16(tiny):
+    wide, half = (start(tiny, dtype=name).kv_layout() for name in ("float32", "bfloat16"))
+    narrow = start(tiny, dtype="bfloat16", kv_cache_dtype="fp8").kv_layout()
+    assert (wide.block_bytes, half.block_bytes) == (4 * narrow.block_bytes, 2 * narrow.block_bytes)
+    assert narrow.dtype == "float8_e4m3fn"
+    assert narrow.fingerprint not in (wide.fingerprint, half.fingerprint)
+
+
+def test_a_pool_of_as_much_memory_holds_twice_the_tokens_in_fp8(tiny):
+    spec = sources.TrunkSource(tiny).spec
+    held = []
+    for kind in ("auto", "fp8"):
+        config = config_of(
+            tiny, kv_cache_tokens=None, kv_cache_dtype=kind, gpu_memory_utilization=0.5
+        )
+        dtype = kv_type(config, torch.bfloat16)
+        held.append(pool_shape(config, spec, dtype, torch.device("cpu"), 10_000_000).blocks - 1)
+    assert held[1] in (2 * held[0], 2 * held[0] + 1)
+
+
+def test_logits_with_kv_in_fp8_are_near_those_without(tiny):
+    found, right = (
+        logits_of(start(tiny, dtype="float32", kv_cache_dtype=kind)) for kind in ("fp8", "auto")
+    )
+    assert 1e-4 < difference(found, right) < 0.2
+
+
+def test_blocks_in_fp8_come_back_from_the_host_as_they_were(tiny):
+    runner = start(tiny, kv_cache_dtype="fp8")
+    right = logits_of(runner)
+    before = runner._pool.memory.view(torch.uint8).clone()
+    runner.reserve_host(3)
+    runner.to_host(((7, 0), (2, 1), (5, 2)))
+    runner._pool.memory.zero_()
+    runner.from_host(((7, 0), (2, 1), (5, 2)))
+    assert torch.equal(runner._pool.memory.view(torch.uint8)[[2, 5, 7]], before[[2, 5, 7]])
+    assert torch.equal(logits_of(runner), right)
+
+
+def test_two_ranks_have_kv_in_fp8_as_one_has(tiny):
+    options = {"dtype": "float32", "kv_cache_dtype": "fp8"}
+    with loaded(config_of(tiny, tensor_parallel_size=2, **options)) as two:
+        found, layout = logits_of(two), two.kv_layout()
+    one = start(tiny, **options)
+    assert layout.fingerprint == one.kv_layout().fingerprint
+    # A sum in another order may round a number the other way.
+    assert difference(found, logits_of(one)) < 0.1

@@ -142,7 +142,7 @@ def _wanted(config: EngineConfig, flags: set[str]) -> bool:
     """Whether torch multiplies, and AMX is announced, which may not work, or the faster type is
     not known."""
     torch_alone = (
-        config.compute == "torch" or config.dtype == "float16" or config.tensor_parallel_size > 1
+        config.compute == "torch" or config.beyond_native or config.tensor_parallel_size > 1
     )
     if not torch_alone and choose() is not None and trunk_knows(Path(config.model)):
         return False

@@ -9,6 +9,9 @@ into rows; prompts go one by one in tiles of rows with causal trimming. Layers w
 read the blocks that it reaches and no others; the pool keeps them all. `TritonPool` computes the
 same on a GPU with kernels of its own, behind the same calls.
 
+A pool of float8_e4m3fn (`--kv-cache-dtype fp8`) rounds what is written and widens what is read; its
+scale is 1, as vLLM's without a calibration.
+
 `HostKv` has blocks in the host's memory, for preempted requests.
 """
 
@@ -40,6 +43,20 @@ _SCORE_ELEMENTS = 1 << 22
 """Score elements of one tile of prompt rows: 16 MiB of float32."""
 _TILE_ROWS = 128
 _NOT_SEEN = float("-inf")
+
+
+FP8 = torch.float8_e4m3fn
+_LARGEST_FP8 = 448.0
+
+
+def to_fp8(x: torch.Tensor) -> torch.Tensor:
+    """The nearest numbers of `FP8`; what is beyond its range becomes the last one, NaN stays."""
+    return x.float().clamp(-_LARGEST_FP8, _LARGEST_FP8).to(FP8)
+
+
+def _indexed(memory: torch.Tensor) -> torch.Tensor:
+    """`memory` as torch indexes it: of FP8 it does not on every device, so as bytes."""
+    return memory.view(torch.uint8) if memory.dtype is FP8 else memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,19 +144,21 @@ class PagedPool:
     """KV of all sequences: the memory, and the two operations on it."""
 
     def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
-        """torch.OutOfMemoryError or RuntimeError when the memory is not there."""
+        """`dtype` is that of KV. torch.OutOfMemoryError or RuntimeError when the memory is not
+        there."""
         self.shape = shape
         self.memory = _zeros(shape.blocks, shape.block_elements, dtype, device)
         heads, size, dim = shape.kv_heads, shape.block_size, shape.head_dim
-        by_block = self.memory.view(-1, size * dim)
-        by_token = self.memory.view(-1, dim)
+        indexed = _indexed(self.memory)
+        by_block = indexed.view(-1, size * dim)
+        by_token = indexed.view(-1, dim)
         per_layer = 2 * heads
         self._by_block = [by_block[layer * per_layer :] for layer in range(shape.layers)]
         self._by_token = [by_token[layer * per_layer * size :] for layer in range(shape.layers)]
         self._head_rows = torch.arange(per_layer, device=device)
         self._scale = dim**-0.5
         # Scores in float32 everywhere but on devices that accumulate in it and are slow at it.
-        self._math = dtype if device.type == "cuda" else torch.float32
+        self._math = dtype if device.type == "cuda" and dtype is not FP8 else torch.float32
         future = torch.full((_TILE_ROWS, _TILE_ROWS), float("-inf"), device=device).triu(1)
         self._future = future.to(self._math)
 
@@ -241,6 +260,8 @@ class PagedPool:
     def write(self, layer: int, batch: PagedBatch, kv: torch.Tensor) -> None:
         """Store `kv` [N, 2 · kv_heads, head_dim], K heads before V heads."""
         assert isinstance(batch, _GatherBatch)
+        if self.memory.dtype is FP8:
+            kv = to_fp8(kv).view(torch.uint8)
         self._by_token[layer][batch.write] = kv
 
     def turn_and_write(
@@ -294,7 +315,7 @@ class PagedPool:
     ) -> torch.Tensor:
         count, heads, dim = q.shape
         batches = count * self.shape.kv_heads
-        rows = self._by_block[layer].index_select(0, group.gather)
+        rows = self._by_block[layer].index_select(0, group.gather).view(self.memory.dtype)
         k, v = rows.view(2, batches, -1, dim).to(self._math).unbind()
         folded = q.reshape(batches, -1, dim).to(self._math)
         scores = torch.baddbmm(group.bias, folded, k.transpose(1, 2), alpha=scale)
@@ -313,7 +334,7 @@ class PagedPool:
         those from its first row's window on, masked for the other rows."""
         count, heads, dim = q.shape
         kv_heads = self.shape.kv_heads
-        rows = self._by_block[layer].index_select(0, span.gather)
+        rows = self._by_block[layer].index_select(0, span.gather).view(self.memory.dtype)
         k, v = rows.view(2, kv_heads, -1, dim).to(self._math).unbind()
         by_group = q.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3).to(self._math)
         whole_prompt = span.start == 0 and (not window or count <= window)
@@ -368,7 +389,8 @@ class HostKv:
     """Slots of one pool's blocks; none until `reserve`."""
 
     def __init__(self, pool: PagedPool) -> None:
-        self._pool = pool
+        self._device = pool.device
+        self._blocks = _indexed(pool.memory)
         self._slots = torch.empty(0)
 
     def reserve(self, slots: int) -> None:
@@ -376,22 +398,21 @@ class HostKv:
 
         MemoryError or RuntimeError when the memory is not there.
         """
-        cuda = self._pool.device.type == "cuda"
-        width = self._pool.shape.block_elements
-        self._slots = torch.empty(slots, width, dtype=self._pool.memory.dtype, pin_memory=cuda)
+        cuda = self._device.type == "cuda"
+        width, dtype = self._blocks.shape[1], self._blocks.dtype
+        self._slots = torch.empty(slots, width, dtype=dtype, pin_memory=cuda)
 
     def take(self, copies: Copies) -> None:
         """Blocks to slots; returns when the blocks may be written to."""
         blocks, slots = _columns(copies)
         with torch.inference_mode():
-            self._slots[slots] = self._pool.memory[blocks.to(self._pool.device)].cpu()
+            self._slots[slots] = self._blocks[blocks.to(self._device)].cpu()
 
     def give(self, copies: Copies) -> None:
         """Slots to blocks, before the step that reads them."""
         blocks, slots = _columns(copies)
-        device = self._pool.device
         with torch.inference_mode():
-            self._pool.memory[blocks.to(device)] = self._slots[slots].to(device)
+            self._blocks[blocks.to(self._device)] = self._slots[slots].to(self._device)
 
 
 def _columns(copies: Copies) -> tuple[torch.Tensor, torch.Tensor]:

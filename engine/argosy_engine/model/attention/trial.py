@@ -20,12 +20,15 @@ from argosy_engine.core.request import Chunk, to_table
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import FlatBatch, StepPlan, flatten
 from argosy_engine.model.attention.between import Between, Fused, Plain
-from argosy_engine.model.attention.paged import HeadNorms, PagedPool, PoolShape
+from argosy_engine.model.attention.paged import FP8, HeadNorms, PagedPool, PoolShape
 from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.top_p import Draws, TopP
 
 _CLOSE = {"float32": 1e-3, "float16": 1e-2, "bfloat16": 6e-2}
 """Of outputs of about 1."""
+_STEP = 0.1
+"""Of KV in FP8, whose numbers are an eighth apart, up to 0.5 in the trial: one may be rounded the
+other way."""
 _WORK = ((600, 1), (0, 1), (37, 20), (200, 90))
 """(start, count) of each sequence; the first has keys for several splits."""
 _WINDOWS = (0, 33, 150)
@@ -47,6 +50,8 @@ class Wish:
     """Heads of Q and K are normed."""
     dtype: str
     """float32 | float16 | bfloat16"""
+    kv_dtype: str
+    """The same, or float8_e4m3fn."""
     device: str = "cuda"
 
 
@@ -69,6 +74,7 @@ def main(words: list[str]) -> int:
 def _attention_error(wish: Wish) -> float:
     """The largest difference between the pools, in one of two layers, for each window."""
     dtype: torch.dtype = getattr(torch, wish.dtype)
+    kv_dtype: torch.dtype = getattr(torch, wish.kv_dtype)
     flat, blocks = _step(wish.block_size)
     shape = PoolShape(
         blocks=blocks,
@@ -78,10 +84,10 @@ def _attention_error(wish: Wish) -> float:
         head_dim=wish.head_dim,
     )
     pools = (
-        PagedPool(shape, dtype, torch.device("cpu")),
-        TritonPool(shape, dtype, torch.device(wish.device), heads=wish.heads),
+        PagedPool(shape, kv_dtype, torch.device("cpu")),
+        TritonPool(shape, kv_dtype, torch.device(wish.device), heads=wish.heads),
     )
-    past = torch.randn(pools[0].memory.shape).to(dtype)
+    past = torch.randn(pools[0].memory.shape).to(kv_dtype)
     tokens, pairs = len(flat.token_ids), wish.head_dim // 2
     made = torch.randn(tokens, wish.heads + 2 * wish.kv_heads, wish.head_dim).to(dtype)
     turn = torch.polar(torch.ones(tokens, 1, pairs), torch.rand(tokens, 1, pairs) * 6)
@@ -96,7 +102,8 @@ def _attention_error(wish: Wish) -> float:
             norms = HeadNorms(q_norm.to(pool.device), k_norm.to(pool.device), 1e-6)
         pool.turn_and_write(1, batch, heads, turn.to(pool.device), norms)
         attended = [pool.attend(1, batch, heads[:, : wish.heads], window) for window in _WINDOWS]
-        results.append([x.float().cpu() for x in (*attended, pool.memory)])
+        stored = pool.memory.float() * (_STEP if kv_dtype is FP8 else 1)
+        results.append([x.float().cpu() for x in (*attended, stored)])
     return _largest_difference(*results)
 
 

@@ -5,7 +5,8 @@ from its own length alone. So a row's result does not depend on the other rows o
 
 Names: `pool` and `heads` are pointers to elements, `lengths` to KV lengths after the step, `first`
 to the offset of each sequence's first token among the N of the step, and N; `table_first` to the
-offset of its block table in `tables`. `layer` and `block_stride` are in elements of the pool.
+offset of its block table in `tables`. KV of another type than Q, FP8, is widened as it is read.
+`layer` and `block_stride` are in elements of the pool.
 """
 
 import triton
@@ -47,6 +48,10 @@ def turn_and_write(
     slot = tl.load(slots + token).to(tl.int64)
     place = pool + layer + slot // BLOCK * block_stride + slot % BLOCK * DIM
     target = place + (head - Q_HEADS) * (BLOCK * DIM) + dim
+    if pool.dtype.element_ty == tl.float8e4nv:  # whose largest number is 448; NaN stays
+        wide = values.to(tl.float32)
+        values = tl.where(wide > 448.0, 448.0, tl.where(wide < -448.0, -448.0, wide))
+        values = values.to(tl.float8e4nv)
     tl.store(target, values, mask=there & (head >= Q_HEADS))
 
 
@@ -87,6 +92,7 @@ def _fold_tile(
     else:
         k = tl.load(keys + place)
         v = tl.load(values + place)
+    k, v = k.to(q.dtype), v.to(q.dtype)
     scores = _product(q, tl.trans(k), WIDEN)
     if MASK:
         back = rows[:, None] - at[None, :]

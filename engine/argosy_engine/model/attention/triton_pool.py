@@ -53,7 +53,8 @@ class Tiles:
 
 
 def tiles(group: int, head_dim: int, itemsize: int) -> Tiles:
-    """For `group` query heads on a KV head; `itemsize` is the bytes of an element of KV."""
+    """For `group` query heads on a KV head; `itemsize` is the bytes of an element of K as it
+    is multiplied."""
     width = max(16, _power_of_two(head_dim))
     keys = max(16, min(64, 2 * _TILE_BYTES // (width * itemsize * itemsize)))
     single = max(16, _power_of_two(group))
@@ -99,7 +100,8 @@ class TritonPool(PagedPool):
         use_built()
         self._kernels: Any = importlib.import_module("argosy_engine.model.attention.triton_kernels")
         self.group = heads // shape.kv_heads
-        self.tiles = tiles(self.group, shape.head_dim, dtype.itemsize)
+        # FP8 is widened to the type of Q before it is multiplied.
+        self.tiles = tiles(self.group, shape.head_dim, max(2, dtype.itemsize))
         self._staging = Staging(device)
         self._layer_stride = 2 * shape.kv_heads * shape.block_size * shape.head_dim
 

@@ -27,7 +27,7 @@ from argosy_engine.core.runner import NULL_BLOCK
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import StepPlan
 from argosy_engine.errors import LoadError
-from argosy_engine.model.attention.paged import PagedPool, PoolShape
+from argosy_engine.model.attention.paged import FP8, PagedPool, PoolShape
 from argosy_engine.model.attention.trial import Wish
 from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.native.choose import end_of_trial
@@ -77,6 +77,11 @@ def free_bytes(device: torch.device, ranks: int) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     return available_bytes() // ranks
+
+
+def kv_type(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
+    """The type of KV where the computation has `dtype`."""
+    return FP8 if config.kv_cache_dtype == "fp8" else dtype
 
 
 def scratch_shape(config: EngineConfig, spec: DecoderSpec) -> PoolShape:
@@ -133,7 +138,8 @@ def pool_shape(
 ) -> PoolShape:
     """LoadError(OutOfMemory) if not one block fits, or not what `--kv-cache-tokens` says.
 
-    Of `free` bytes those that the largest step takes stay free: `measured`, None if it was not.
+    `dtype` is that of KV. Of `free` bytes those that the largest step takes stay free: `measured`,
+    None if it was not.
     """
     per_token, step_bytes = spec.kv_bytes_per_token(dtype.itemsize), measured or 0
     if config.gpu_memory_utilization:
@@ -208,6 +214,7 @@ def choose_pool(
         vocab=spec.vocab,
         qk_norm=spec.qk_norm,
         dtype=str(dtype).removeprefix("torch."),
+        kv_dtype=str(kv_type(config, dtype)).removeprefix("torch."),
         device=str(device),
     )
     end = end_of_trial((*program, json.dumps(asdict(wish))), _TIMEOUT_S)

@@ -41,6 +41,7 @@ from argosy_engine.runtime.torch.pool import (
     Gauge,
     choose_pool,
     free_bytes,
+    kv_type,
     largest_step,
     pool_shape,
     scratch_shape,
@@ -101,11 +102,10 @@ def open_library(
         return None
     if (asked or int8) and device.type != "cpu":
         raise LoadError("BadArgument", f"{option}: a GPU computes here; leave it out")
-    if config.dtype == "float16" and (asked or int8):
+    if config.beyond_native and (asked or int8):
         raise LoadError(
             "BadArgument",
-            f"{option}: the native step computes float32 and bfloat16; say --dtype bfloat16, or "
-            "leave the option out",
+            f"{option}: the native step does not do {config.beyond_native}; leave one of them out",
         )
     if config.compute == "torch" and int8:
         raise LoadError(
@@ -115,8 +115,8 @@ def open_library(
         )
     if config.compute == "torch" or config.tensor_parallel_size > 1 or device.type != "cpu":
         return None
-    if config.dtype == "float16":
-        log.info("torch computes float16: the native step has float32 and bfloat16")
+    if config.beyond_native:
+        log.info("torch computes the steps: the native step does not do %s", config.beyond_native)
         return None
     name = choose()
     if name is None and not asked and not int8:
@@ -303,6 +303,7 @@ def load_model(
     All ranks measure, or none does.
     """
     ranks = config.tensor_parallel_size
+    of_kv = kv_type(config, dtype)
     make = choose_pool(config, source.spec, dtype, device)
     if group is not None and not group.least(int(make is not PagedPool)):
         make = PagedPool  # kernels that fail on one rank's GPU are used by none
@@ -315,7 +316,7 @@ def load_model(
             group.least(0)  # what is free is known when all have their weights
         taken: int | None = None
         if gauge is not None:
-            scratch = make(scratch_shape(config, source.spec), dtype, device)
+            scratch = make(scratch_shape(config, source.spec), of_kv, device)
             taken = _step_bytes(config, source, scratch, gauge, run)
         free = free_bytes(device, ranks)
         if group is not None:
@@ -323,8 +324,8 @@ def load_model(
             # All ranks ask the group alike, whether or not they measured.
             most = -group.least(-(taken or 0))
             taken = None if taken is None else most
-        shape = pool_shape(config, source.spec, dtype, device, free, taken)
-        pool = make(shape, dtype, device)
+        shape = pool_shape(config, source.spec, of_kv, device, free, taken)
+        pool = make(shape, of_kv, device)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
     length = _length(config, source.spec, (pool.shape.blocks - 1) * config.block_size)
