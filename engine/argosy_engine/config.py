@@ -46,9 +46,9 @@ adapter TCP is faster. tcp: never NIXL. nixl: the engine does not start without 
 adapter. Whatever NIXL fails to move goes over TCP."""
 
 CudaGraphs = Literal["auto", "off"]
-"""auto: where a single GPU computes with the Triton kernels and launches steps ahead, graphs that
-are captured at the start launch all kernels of a step that only decodes. off: each kernel is
-launched by a call of its own, as in all other steps."""
+"""auto: where GPUs compute with the Triton kernels, graphs that are captured at the start launch
+all kernels of a step that only decodes; on a single GPU only if it launches steps ahead. off: each
+kernel is launched by a call of its own, as in all other steps."""
 
 
 MOST_AUTO_TOKENS = 2048

@@ -16,7 +16,12 @@ from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.core.step import StepPlan, flatten  # noqa: E402
 from argosy_engine.model.attention import inputs as inputs_module  # noqa: E402
 from argosy_engine.model.attention.inputs import Decodes  # noqa: E402
-from argosy_engine.runtime.torch.graphs import MOST_ROWS, batch_sizes, capture_decodes  # noqa: E402
+from argosy_engine.runtime.torch.graphs import (  # noqa: E402
+    MOST_ROWS,
+    batch_sizes,
+    capture_decodes,
+    graph_rows,
+)
 from tests.engine_torch.tape import Questions, Tape  # noqa: E402
 
 CPU = torch.device("cpu")
@@ -206,7 +211,7 @@ from argosy_engine.model.loader import load_weights  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 from argosy_engine.runtime.torch.launcher import TorchLauncher  # noqa: E402
-from argosy_engine.runtime.torch.runner import TorchRunner, _execute, _graph_rows  # noqa: E402
+from argosy_engine.runtime.torch.runner import TorchRunner, _execute  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
 
@@ -376,7 +381,8 @@ def test_the_largest_step_is_measured_beside_the_largest_graph(folder):
         ({"max_num_batched_tokens": "auto"}, 256),
         ({"cuda_graphs": "off"}, 0),
         ({"async_scheduling": False}, 0),
+        ({"async_scheduling": False, "tensor_parallel_size": 2}, 256),
     ],
 )
 def test_graphs_have_the_rows_that_a_step_may_have_unless_they_are_turned_off(options, rows):
-    assert _graph_rows(EngineConfig(model="", served_name="", **options)) == rows
+    assert graph_rows(EngineConfig(model="", served_name="", **options)) == rows

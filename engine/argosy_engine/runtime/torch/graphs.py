@@ -5,19 +5,25 @@ the next of them. Inputs lie in `Decodes`. The tokens that a step draws stay on 
 `drawn`, where the next step's graph finds them, so nothing waits for the host. A graph draws the
 most likely tokens; rows that are sampled go on from its logits with `sample_there`.
 
-What no graph is made for is computed call by call: `launch` returns None.
+What no graph is made for is computed call by call: `launch` and `compute` return None.
+
+In several ranks each has graphs of its own part, with the sums of all ranks in them. Rank 0 sends
+each step to the others, so none is launched before its tokens are known.
 """
 
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Protocol, TypeVar, cast
 
 import torch
 
+from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
 from argosy_engine.core.step import FlatBatch, StepPlan
 from argosy_engine.model.attention.inputs import Decodes
+from argosy_engine.model.attention.paged import PagedPool
 from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.top_p import TopP
 from argosy_engine.model.trunk import Trunk
@@ -48,19 +54,30 @@ def batch_sizes(most: int) -> list[int]:
     return [*(size for size in sizes if size < most), most]
 
 
+def graph_rows(config: EngineConfig) -> int:
+    """Rows of the largest step that only decodes; 0 where no graphs are wanted, or where one rank
+    launches no step ahead, which alone uses them."""
+    unused = config.async_scheduling is False and config.tensor_parallel_size == 1
+    if config.cuda_graphs == "off" or unused:
+        return 0
+    return min(config.max_num_seqs, config.step_tokens(on_cpu=False) or MOST_AUTO_TOKENS)
+
+
 class DecodeGraphs:
     """The graphs of one trunk on one pool."""
 
-    def __init__(self, trunk: Trunk, pool: TritonPool, rows: int) -> None:
-        """For steps of up to `rows` sequences, as far as `MOST_ROWS` allows."""
+    def __init__(self, trunk: Trunk, pool: TritonPool, rows: int, *, draws: bool = True) -> None:
+        """For steps of up to `rows` sequences, as far as `MOST_ROWS` allows. `draws`: False in
+        ranks that get a part of the logits."""
         self._trunk = trunk
         self._pool = pool
+        self._draws = draws
         self._top_p = TopP()
         self.sizes = batch_sizes(rows)
         most = self.sizes[-1]
         self._inputs = Decodes(pool.device, most)
         # One buffer for the logits of all graphs: those of each would stay in memory.
-        self._logits = trunk.weights.embedding.new_empty(most, trunk.spec.vocab)
+        self._logits = trunk.weights.embedding.new_empty(most if draws else 0, trunk.spec.vocab)
         self._drawn = torch.zeros(most, dtype=torch.int64, device=pool.device)
         self._graphs: dict[int, Graph] = {}
 
@@ -84,6 +101,8 @@ class DecodeGraphs:
         logits = self._trunk.forward(
             token_ids, batch.positions, batch, self._pool, batch.sample_rows
         )
+        if not self._draws:
+            return
         self._logits[:rows] = logits
         largest, ids = logits.max(dim=-1)
         self._drawn[:rows] = torch.where(largest.isfinite(), ids, -1)
@@ -98,8 +117,8 @@ class DecodeGraphs:
         which `plan.drawn` says the rows.
         """
         count = len(flat.token_ids)
-        size = next((size for size in self.sizes if size >= count), None)
-        if plan.prefill_sequences or size is None or size not in self._graphs:
+        size = self._padded(count)
+        if plan.prefill_sequences or size is None:
             return None
         if plan.drawn is None or after is None:
             after = self._drawn
@@ -115,14 +134,32 @@ class DecodeGraphs:
             torch.where(drawn < 0, drawn, ids, out=drawn)
         return drawn
 
+    def compute(self, flat: FlatBatch) -> torch.Tensor | None:
+        """Begin a step whose tokens are known, and return its logits [S, vocab], or nothing of them
+        where the ranks have parts. The next step overwrites them.
+
+        None, and nothing has begun, if there is no graph for the step. All ranks decide alike.
+        """
+        count = len(flat.token_ids)
+        size = self._padded(count)
+        each_draws = count == len(flat.kv_lens) == len(flat.sample_rows)
+        if not each_draws or size is None or not self._inputs.send(flat, None, size):
+            return None
+        self._graphs[size].replay()
+        return self._logits[:count]
+
+    def _padded(self, count: int) -> int | None:
+        """The batch size of the graph for so many rows."""
+        return next((size for size in self.sizes if size >= count and size in self._graphs), None)
+
 
 def capture_decodes(
-    trunk: Trunk, pool: TritonPool, rows: int, capture: Capture
+    trunk: Trunk, pool: TritonPool, rows: int, capture: Capture, *, draws: bool = True
 ) -> DecodeGraphs | None:
     """All graphs of steps of up to `rows` decodes; None, and a warning, if the device cannot."""
     began_s = time.perf_counter()
     try:
-        graphs = DecodeGraphs(trunk, pool, rows)
+        graphs = DecodeGraphs(trunk, pool, rows, draws=draws)
         graphs.capture(capture)
     except RuntimeError as error:
         log.warning(
@@ -138,6 +175,25 @@ def capture_decodes(
         time.perf_counter() - began_s,
     )
     return graphs
+
+
+Run = TypeVar("Run", bound=Callable[..., object])
+
+
+def beside_largest_graph(run: Run, rows: int, *, draws: bool = True) -> Run:
+    """`run` of (trunk, pool, plan) while the largest graph of up to `rows` decodes is there, in
+    whose memory the others find room. All ranks do this together."""
+
+    @wraps(run)
+    def run_beside(trunk: object, pool: PagedPool, plan: StepPlan) -> object:
+        graphs: DecodeGraphs | None = None
+        if rows and isinstance(trunk, Trunk) and isinstance(pool, TritonPool):
+            graphs = DecodeGraphs(trunk, pool, rows, draws=draws)
+            with suppress(RuntimeError):  # `capture_decodes` says so
+                graphs.capture(cuda_graphs(pool.device), largest_only=True)
+        return run(trunk, pool, plan)
+
+    return cast(Run, run_beside)
 
 
 def cuda_graphs(device: torch.device) -> Capture:

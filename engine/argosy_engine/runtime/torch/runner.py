@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from argosy.model_config import DecoderSpec
-from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
+from argosy_engine.config import EngineConfig
 from argosy_engine.core.request import Chunk, to_table
 from argosy_engine.core.runner import NULL_BLOCK, HostBlocks, KvLayout
 from argosy_engine.core.sampling import Likely, SamplingDefaults, SamplingParams
@@ -35,8 +35,10 @@ from argosy_engine.runtime.machine import allowed_threads
 from argosy_engine.runtime.torch.graphs import (
     Capture,
     DecodeGraphs,
+    beside_largest_graph,
     capture_decodes,
     cuda_graphs,
+    graph_rows,
 )
 from argosy_engine.runtime.torch.launcher import TorchLauncher
 from argosy_engine.runtime.torch.logits import Exclusions, Masks, Penalties, mask_, may_end
@@ -101,7 +103,7 @@ def load(
     eos, sampling = read_generation(folder)
     eos |= {one for one in tokenizer.eos_token_ids if one < spec.vocab}
     isa = cpu.isa if cpu else ""
-    rows = 0 if ranks is not None else _graph_rows(config)
+    rows = graph_rows(config)
     if ranks is None:
         run = partial(_execute, graph_rows=rows)
         loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=run)
@@ -125,14 +127,6 @@ def load(
     return runner, tokenizer
 
 
-def _graph_rows(config: EngineConfig) -> int:
-    """Rows of the largest step that only decodes; 0 where no graphs are wanted, or where no step is
-    launched ahead, which alone uses them."""
-    if config.cuda_graphs == "off" or config.async_scheduling is False:
-        return 0
-    return min(config.max_num_seqs, config.step_tokens(on_cpu=False) or MOST_AUTO_TOKENS)
-
-
 def _load_with(
     ranks: Ranks, config: EngineConfig, source: Source, device: torch.device, isa: str
 ) -> tuple[Loaded, LeadingTrunk]:
@@ -143,7 +137,8 @@ def _load_with(
     try:
         group = RankGroup(0, ranks.size, device, port=port, listener=listener)
         dtype = getattr(torch, config.dtype)
-        loaded = load_model(config, source, dtype, device, None, group, run=_execute_once)
+        run = beside_largest_graph(_execute_once, graph_rows(config))
+        loaded = load_model(config, source, dtype, device, None, group, run=run)
     except RuntimeError as error:
         ranks.fail(error)
     assert isinstance(loaded.trunk, Trunk)
@@ -224,10 +219,14 @@ class TorchRunner:
         With `largest_only`, RuntimeError if the device cannot; otherwise a warning says so.
         """
         launcher, trunk, pool = self.launcher, self.trunk, self._pool
-        if launcher is None or not self._graph_rows or not isinstance(pool, TritonPool):
+        if not self._graph_rows or not isinstance(pool, TritonPool):
+            return
+        capture = self._capture or cuda_graphs(pool.device)
+        if isinstance(trunk, LeadingTrunk):
+            trunk.capture(pool, self._graph_rows, capture)
+        if launcher is None:
             return
         assert isinstance(trunk, Trunk)
-        capture = self._capture or cuda_graphs(pool.device)
         if largest_only:
             launcher.graphs = DecodeGraphs(trunk, pool, self._graph_rows)
             launcher.graphs.capture(capture, largest_only=True)

@@ -281,7 +281,7 @@ def device_of(share: Share) -> torch.device:
     return device
 
 
-def _compute(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> object:
+def compute(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> object:
     """What rank 1 and up do for a step; rank 0 samples, too."""
     return trunk.logits(flatten(plan), pool)
 
@@ -295,7 +295,7 @@ def load_model(
     group: RankGroup | None = None,
     *,
     gauge: Gauge | None = None,
-    run: RunStep = _compute,
+    run: RunStep = compute,
 ) -> Loaded:
     """Weights and KV pool of this rank; LoadError says what to do. All ranks come to one length.
 

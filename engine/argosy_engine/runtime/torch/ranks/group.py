@@ -8,13 +8,16 @@ import os
 import socket
 from datetime import timedelta
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
 from argosy.model_config import ModelSpec
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.attention.paged import PagedPool
+from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.trunk import Trunk
+from argosy_engine.runtime.torch.graphs import Capture, DecodeGraphs, capture_decodes
 from argosy_engine.runtime.torch.ranks.processes import Kind, Ranks, pack_step
 
 _PATIENCE = timedelta(minutes=30)
@@ -84,6 +87,31 @@ class RankGroup:
         dist.destroy_process_group()
 
 
+class PartTrunk:
+    """One rank's part of each step, by a graph where one is captured for it."""
+
+    def __init__(self, trunk: Trunk, group: RankGroup, *, draws: bool) -> None:
+        """`draws`: of rank 0, which gets the whole logits."""
+        self._trunk = trunk
+        self._group = group
+        self._draws = draws
+        self._graphs: DecodeGraphs | None = None
+
+    def capture(self, pool: TritonPool, rows: int, capture: Capture) -> None:
+        """Have graphs compute steps of up to `rows` decodes from now on, in all ranks or in none.
+
+        All ranks do this together: what they capture has their sums in it.
+        """
+        graphs = capture_decodes(self._trunk, pool, rows, capture, draws=self._draws)
+        self._graphs = graphs if self._group.least(int(graphs is not None)) else None
+
+    def logits(self, flat: FlatBatch, pool: PagedPool) -> torch.Tensor:
+        """As of a `Trunk`; on other ranks than 0 of no use. A graph's are overwritten by the next
+        step."""
+        logits = None if self._graphs is None else self._graphs.compute(flat)
+        return self._trunk.logits(flat, pool) if logits is None else logits
+
+
 class LeadingTrunk:
     """A `Trunk` of several ranks."""
 
@@ -91,8 +119,16 @@ class LeadingTrunk:
         self.spec = spec
         """The whole model's."""
         self.ranks = ranks
-        self._trunk = trunk
+        self._part = PartTrunk(trunk, group, draws=True)
         self._group = group
+
+    def capture(self, pool: TritonPool, rows: int, capture: Capture) -> None:
+        """As of `PartTrunk`, in all ranks."""
+        self.ranks.send(Kind.CAPTURE, np.array([rows], np.int32))
+        try:
+            self._part.capture(pool, rows, capture)
+        except Exception as error:  # as in `logits`
+            self.ranks.fail(error)
 
     def logits(self, flat: FlatBatch, pool: PagedPool) -> torch.Tensor:
         """Logits [S, vocab] of the sampled rows of a step.
@@ -101,7 +137,7 @@ class LeadingTrunk:
         """
         self.ranks.send(Kind.STEP, pack_step(flat))
         try:
-            return self._trunk.logits(flat, pool)
+            return self._part.logits(flat, pool)
         except Exception as error:  # whatever it is, the ranks are no longer in step
             self.ranks.fail(error)
 

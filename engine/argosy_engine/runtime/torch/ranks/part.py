@@ -10,11 +10,14 @@ import torch
 
 from argosy_engine.model.attention.carrier import carrier_of
 from argosy_engine.model.attention.paged import HostKv
+from argosy_engine.model.attention.triton_pool import TritonPool
 from argosy_engine.model.share import Share
-from argosy_engine.runtime.torch.ranks.group import RankGroup
+from argosy_engine.model.trunk import Trunk
+from argosy_engine.runtime.torch.graphs import beside_largest_graph, cuda_graphs, graph_rows
+from argosy_engine.runtime.torch.ranks.group import PartTrunk, RankGroup
 from argosy_engine.runtime.torch.ranks.kv import Done, answer
 from argosy_engine.runtime.torch.ranks.processes import Hello, Kind, copies_of, receive, step_of
-from argosy_engine.runtime.torch.sources import TrunkSource, device_of, load_model
+from argosy_engine.runtime.torch.sources import TrunkSource, compute, device_of, load_model
 
 
 def follow(
@@ -32,7 +35,10 @@ def follow(
     device = device_of(share)
     group = RankGroup(share.rank, share.ranks, device, port=hello.port)
     source = TrunkSource(Path(config.model), share)
-    loaded = load_model(config, source, getattr(torch, config.dtype), device, None, group)
+    run = beside_largest_graph(compute, graph_rows(config), draws=False)
+    loaded = load_model(config, source, getattr(torch, config.dtype), device, None, group, run=run)
+    assert isinstance(loaded.trunk, Trunk)
+    trunk = PartTrunk(loaded.trunk, group, draws=False)
     host, done = HostKv(loaded.pool), Done()
 
     def exchange() -> None:
@@ -48,7 +54,10 @@ def follow(
         kind, numbers = frame
         match kind:
             case Kind.STEP:
-                loaded.trunk.logits(step_of(numbers), loaded.pool)
+                trunk.logits(step_of(numbers), loaded.pool)
+            case Kind.CAPTURE:
+                assert isinstance(loaded.pool, TritonPool)  # as rank 0 has
+                trunk.capture(loaded.pool, int(numbers[0]), cuda_graphs(device))
             case Kind.TO_HOST:
                 host.take(copies_of(numbers))
             case Kind.FROM_HOST:

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     """Send the bytes of blocks; on the socket for KV."""
     TAKE_KV = 6
     """Take the bytes of blocks, which follow; on the socket for KV."""
+    CAPTURE = 7
+    """Capture the graphs of steps of up to so many decodes."""
 
 
 Frame = tuple[Kind, Numbers]
