@@ -87,7 +87,9 @@ def test_a_small_run_puts_every_figure_of_its_loads_beside_vllm(tmp_path, monkey
     served = {f"{load.name}_{value}" for load in SMALL.loads for value in load.shows}
     beside = {f"{name}{suffix}" for name in served for suffix in ("_vllm", "_ratio_vs_vllm")}
     steps = {"decode_1_ms", "decode_8_over_roofline", "prompt_128_ms", "handover_100_ms"}
-    assert served | beside | steps <= set(found["figures"])
+    loaded = {"handover_100_loaded_ms", "handover_100_loaded_steps"}
+    rates = {"kv_gb_per_s", "kv_loaded_gb_per_s"}
+    assert served | beside | steps | loaded | rates <= set(found["figures"])
     assert all(found["figures"][name] > 0 for name in served | {"decode_1_ms", "prompt_128_ms"})
     assert found["figures"]["handover_texts_equal"] == 1
     assert found["environment"]["device"] == "a CPU"

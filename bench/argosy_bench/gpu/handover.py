@@ -2,6 +2,7 @@
 
 `handover_…_ms` is how much later the second token comes when the prompt is computed elsewhere:
 median of asking for two tokens apart, less that of asking one engine alone. All three are idle.
+`loaded.py` measures it under load afterwards.
 """
 
 import random
@@ -12,8 +13,9 @@ from statistics import median
 
 import httpx
 
+from argosy_bench.gpu.loaded import kv_gb_per_s, measure_loaded
 from argosy_bench.gpu.scale import Scale
-from argosy_bench.gpu.servers import Server, ours
+from argosy_bench.gpu.servers import Server, ours, read_samples
 from argosy_bench.processes import MODEL
 from local.figures import Figure, Target
 
@@ -25,14 +27,15 @@ _SHARES = {"prefill": 0.25, "decode": 0.35, "colocated": 0.5}
 
 
 def measure_handovers(model: Path, scale: Scale) -> list[tuple[Figure, float]]:
-    """Return the time of each length, and whether all texts are those of one engine."""
-    found, equal = [], True
+    """Return times and rates, and whether all texts are those of one engine."""
+    found, equal = list[tuple[Figure, float]](), True
     with ExitStack() as stack:
         client = stack.enter_context(httpx.Client(trust_env=False, timeout=100))
         prefill, decode, alone = (
             stack.enter_context(ours(model, "--role", role, *_room(scale, share)))
             for role, share in _SHARES.items()
         )
+        before = read_samples(decode)
         for length in scale.handovers:
             apart, together = [], []
             for turn in range(_TURNS):
@@ -47,6 +50,9 @@ def measure_handovers(model: Path, scale: Scale) -> list[tuple[Figure, float]]:
                         together.append(its)
             late_s = median(apart) - median(together)
             found.append((Figure(f"handover_{length}_ms", "ms", digits=1), late_s * 1e3))
+        rate = kv_gb_per_s(before, read_samples(decode))
+        found.append((Figure("kv_gb_per_s", "GB/s", digits=2), rate))
+        found += measure_loaded(prefill, decode, scale)
     return [*found, (Figure("handover_texts_equal", target=Target("==", 1)), float(equal))]
 
 

@@ -60,6 +60,10 @@ class Scale:
     """Tokens of the prompts that are one step."""
     handovers: tuple[int, ...]
     """Tokens of the prompts that are handed over."""
+    streams: Load
+    """What the decode engine decodes during handovers under load; it does not end."""
+    others: Load
+    """Prompts that are handed over meanwhile, likewise: the second token needs their KV."""
     loads: tuple[Load, ...]
     processes: int
     """Of the client: one alone cannot read 20,000 tokens a second."""
@@ -87,6 +91,8 @@ FULL = Scale(
     context=1024,
     prompts=(128, 512, 2048, 8192),
     handovers=(256, 2048, 8000),
+    streams=Load("streams", 0, 32, 512, 2048, ()),
+    others=Load("others", 0, 4, 1024, 2, ()),
     loads=(
         Load("c1", 6, 1, 512, 128, ("tpot_ms", "ttft_ms")),
         Load("c8", 32, 8, 512, 128, ("tokens_per_s", "tpot_ms")),
@@ -118,6 +124,8 @@ SMALL = Scale(
     context=64,
     prompts=(128,),
     handovers=(100,),
+    streams=Load("streams", 0, 4, 32, 512, ()),
+    others=Load("others", 0, 2, 64, 2, ()),
     loads=(
         Load("c2", 4, 2, 32, 4, ("tokens_per_s", "tpot_ms", "ttft_ms")),
         Load("poisson9", 6, 0, 32, 4, ("ttft_p90_ms",), 9.0),

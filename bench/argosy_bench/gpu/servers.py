@@ -2,9 +2,13 @@
 
 import contextlib
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from argosy_bench.engine.servers import OURS, VLLM, running
 from argosy_bench.ports import free_port, free_ports
@@ -20,6 +24,8 @@ class Server:
     start_s: float
     """From its start until it was ready, in seconds."""
     kv_port: int = 0
+    admin_port: int = 0
+    """Of ours alone, as `kv_port` is."""
 
 
 @contextlib.contextmanager
@@ -32,7 +38,17 @@ def ours(model: Path, *options: str) -> Iterator[Server]:
     )
     command = [sys.executable, *words.split(), *options]
     with running(command, {}, f"http://127.0.0.1:{admin}/ready") as start_s:
-        yield Server(OURS, f"http://127.0.0.1:{port}", start_s, kv)
+        yield Server(OURS, f"http://127.0.0.1:{port}", start_s, kv, admin)
+
+
+def read_samples(server: Server) -> dict[str, float]:
+    """Return the metrics of our engine: by name the sum of its samples."""
+    page = httpx.get(f"http://127.0.0.1:{server.admin_port}/metrics", trust_env=False)
+    found = defaultdict[str, float](float)
+    for family in text_string_to_metric_families(page.raise_for_status().text):
+        for sample in family.samples:
+            found[sample.name] += sample.value
+    return dict(found)
 
 
 @contextlib.contextmanager
