@@ -113,7 +113,7 @@ class _Recording(TorchDispatchMode):
         read = {_place(one) for one in _tensors((args, kwargs))}
         strange = read - self._owned - self._made
         if strange:
-            raise RuntimeError(f"a captured step reads memory that nobody keeps: {func}")
+            raise RuntimeError(f"a captured step reads memory without an owner: {func}")
         self.outside |= read - self._made
         with _disable_current_modes():
             found = func(*args, **kwargs)

@@ -19,6 +19,7 @@ from argosy_engine.model.attention.inputs import Decodes  # noqa: E402
 from argosy_engine.runtime.torch.graphs import (  # noqa: E402
     MOST_ROWS,
     batch_sizes,
+    beside_largest_graph,
     capture_decodes,
     graph_rows,
 )
@@ -367,7 +368,8 @@ def test_an_engine_captures_all_graphs_at_its_start_and_the_largest_first(folder
 
 def test_the_largest_step_is_measured_beside_the_largest_graph(folder):
     model = Model(folder)
-    out = _execute(model.trunk, model.pool, decodes([3]), graph_rows=4, capture=model.capture)
+    run = beside_largest_graph(_execute, 4, capture=model.capture)
+    out = run(model.trunk, model.pool, decodes([3]))
     assert len(out.token_ids) == 1
     assert model.captured == [4]
 

@@ -30,7 +30,7 @@ DEVICES = {
 """The first two have the steps of a Llama-8B at contexts of 1,024 on an H200: 5.0 ms with one row,
 18.5 with 256."""
 _PROMPT, _TOKENS = 32, 16_000
-"""Of each prompt, given as ids, and of each answer, which nobody reads to its end."""
+"""Of each prompt, given as ids, and of each answer; the client leaves before its end."""
 _PATIENCE_S = 120.0
 
 FIGURES = tuple(

@@ -1,4 +1,4 @@
-"""A range of blocks that several connections fetch, each the next piece that nobody has taken."""
+"""A range of blocks that several connections fetch, each the next free piece."""
 
 import threading
 from dataclasses import dataclass

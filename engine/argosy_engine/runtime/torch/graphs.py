@@ -180,9 +180,12 @@ def capture_decodes(
 Run = TypeVar("Run", bound=Callable[..., object])
 
 
-def beside_largest_graph(run: Run, rows: int, *, draws: bool = True) -> Run:
+def beside_largest_graph(
+    run: Run, rows: int, *, draws: bool = True, capture: Capture | None = None
+) -> Run:
     """`run` of (trunk, pool, plan) while the largest graph of up to `rows` decodes is there, in
-    whose memory the others find room. All ranks do this together."""
+    whose memory the others find room. All ranks do this together. `capture` makes it in place of
+    the GPU."""
 
     @wraps(run)
     def run_beside(trunk: object, pool: PagedPool, plan: StepPlan) -> object:
@@ -190,7 +193,7 @@ def beside_largest_graph(run: Run, rows: int, *, draws: bool = True) -> Run:
         if rows and isinstance(trunk, Trunk) and isinstance(pool, TritonPool):
             graphs = DecodeGraphs(trunk, pool, rows, draws=draws)
             with suppress(RuntimeError):  # `capture_decodes` says so
-                graphs.capture(cuda_graphs(pool.device), largest_only=True)
+                graphs.capture(capture or cuda_graphs(pool.device), largest_only=True)
         return run(trunk, pool, plan)
 
     return cast(Run, run_beside)

@@ -4,11 +4,9 @@ The engine's start loads it from an `EngineConfig`, and the engine thread calls 
 reads and writes blocks of its pool that no step touches (see `core.runner`).
 """
 
-import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +32,6 @@ from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
 from argosy_engine.runtime.torch.graphs import (
     Capture,
-    DecodeGraphs,
     beside_largest_graph,
     capture_decodes,
     cuda_graphs,
@@ -105,7 +102,7 @@ def load(
     isa = cpu.isa if cpu else ""
     rows = graph_rows(config)
     if ranks is None:
-        run = partial(_execute, graph_rows=rows)
+        run = beside_largest_graph(_execute, rows)
         loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=run)
         trunk: AnyTrunk | LeadingTrunk = loaded.trunk
     else:
@@ -213,11 +210,9 @@ class TorchRunner:
             self._run(_single_chunk_plan(chunk, size))
         self.capture_graphs()
 
-    def capture_graphs(self, *, largest_only: bool = False) -> None:
-        """Have graphs compute steps of decodes from now on, where kernels of our own attend.
-
-        With `largest_only`, RuntimeError if the device cannot; otherwise a warning says so.
-        """
+    def capture_graphs(self) -> None:
+        """Have graphs compute steps of decodes from now on, where kernels of our own attend. A
+        warning says if the device cannot."""
         launcher, trunk, pool = self.launcher, self.trunk, self._pool
         if not self._graph_rows or not isinstance(pool, TritonPool):
             return
@@ -227,11 +222,7 @@ class TorchRunner:
         if launcher is None:
             return
         assert isinstance(trunk, Trunk)
-        if largest_only:
-            launcher.graphs = DecodeGraphs(trunk, pool, self._graph_rows)
-            launcher.graphs.capture(capture, largest_only=True)
-        else:
-            launcher.graphs = capture_decodes(trunk, pool, self._graph_rows, capture)
+        launcher.graphs = capture_decodes(trunk, pool, self._graph_rows, capture)
 
     def execute(self, plan: StepPlan) -> StepOutput:
         began = time.perf_counter()
@@ -361,30 +352,14 @@ def _execute_once(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> StepOutpu
         runner.close()
 
 
-def _execute(
-    trunk: AnyTrunk,
-    pool: PagedPool,
-    plan: StepPlan,
-    *,
-    graph_rows: int = 0,
-    capture: Capture | None = None,
-) -> StepOutput:
+def _execute(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> StepOutput:
     """A step with its sampling, by `trunk`; its threads end with it.
 
     Where steps are launched, it is launched as well: draws that stay on the device take other
-    memory. The largest graph is there meanwhile, in whose memory the others find room.
+    memory.
     """
-    runner = TorchRunner(
-        trunk,
-        pool,
-        name="",
-        max_model_len=trunk.spec.max_positions,
-        graph_rows=graph_rows,
-        capture=capture,
-    )
+    runner = TorchRunner(trunk, pool, name="", max_model_len=trunk.spec.max_positions)
     try:
-        with contextlib.suppress(RuntimeError):  # `warm_up` says so
-            runner.capture_graphs(largest_only=True)
         if runner.launcher is not None:
             chunks = [
                 replace(chunk, sampling=replace(chunk.sampling, logprobs=None))
